@@ -49,7 +49,7 @@ class RaftServicer:
         side has only a hello, which identifies the sender of all its envelopes. Each of two controllers may open a stream
         to the other. A message may come late, never, or on any stream between the two controllers; Raft tolerates every
         case. INCONSISTENT_CLUSTER_ID: the node belongs to a different cluster. INVALID_VOTER_KEY: the node is not the
-        expected voter. Its disk was replaced, a different node has its address, or two nodes have the same id.
+        expected voter (its disk was replaced, a different node has its address, or two nodes share an id).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -11,7 +11,7 @@ The stopping broker then ends the streams, flushes and closes the logs, and mark
 with ``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
 
 A broker that cannot reach the controllers continues to serve. Serving without a controller is safe: the broker
-acknowledges an append only when the topic's flush policy is met, and commits no record without the in-sync replicas.
+acknowledges appends only under the topic's flush policy, and commits no record without the in-sync replicas.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Schedule the work for bulk clients in the event loop, so that bulk clients do not delay all other clients.
 
 One event loop handles all requests of a broker. To answer a reader with 1 MiB of records takes about 1 ms of the event
-loop. A live record passes through the event loop about four times on its way to the consumer: as a produce request, at
-the end of the append, and when the waiting fetch is answered and the answer written. Without scheduling, a live record
-waits in each of its passes for a large response to each bulk reader.
+loop. A live record passes the event loop about four times: request, end of the append, answer to the waiting fetch,
+write of the answer. Without scheduling, a live record waits in each of its passes for a large response to each bulk
+reader.
 
 With ``BulkTurns`` the broker handles one large message at a time (a *turn*), after ``QUIET_PASSES`` passes of the event
 loop without a small message. A turn waits at most ``WAIT_MAX_S`` for passes without a small message. While there is

@@ -6,8 +6,8 @@ id. On a listener without security, the user is ANONYMOUS, and the client choose
 gets its response at once, with ``throttle_time_ms``. The broker then reads nothing from the client's stream until the
 throttle time is over (KIP-219). Other streams continue.
 
-If a client over its quota opens another stream, the stream's first request waits. Without this wait, a client that
-sends each request on a new stream would have no limit.
+If a client over its quota opens another stream, the stream's first request waits. Without a wait on new streams, a
+client that sends each request on a new stream would have no limit.
 
 A gateway opens a fetch stream for each client, and names the client in the call. For produce requests, the gateway uses
 one stream for several clients. The broker does not limit a gateway's produce stream, because the gateway applies the

@@ -47,8 +47,8 @@ T = TypeVar("T")
 
 _GAPS_MAX = 100  #: Maximum number of gaps at the ends of leader epochs that a replica remembers (``past_gap``).
 
-#: All replicas share this event until their log first moves to another directory. Sharing saves memory, because nearly
-#: all logs never move.
+#: The event that all replicas share until their log first moves to another directory. A shared event saves memory,
+#: because nearly all logs never move.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
 
@@ -363,8 +363,8 @@ class LeaderReplica:
         self._first_checked(_nothing)
 
     def _first_checked(self, check: Callable[[], None]) -> None:
-        """Finish the check of the first waiting append. Then process the appends that waited behind it, as long as
-        their checks need neither a thread nor an answer of the schema registry."""
+        """Finish the check of the first waiting append. Also process the later appends, as long as their checks need
+        neither a thread nor an answer of the schema registry."""
         while self._finish_check(self._unchecked[0], check):
             self._unchecked.popleft()
             if not self._unchecked:
@@ -564,9 +564,9 @@ class LeaderReplica:
         compaction cannot have removed records at that offset.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
-        read further in that epoch before compaction removed the records. The client's larger offset therefore does not
-        mean that the log was truncated. The result is stored, so that ``check_not_truncated`` accepts a client's offset
-        above the epoch's last batch."""
+        read beyond this batch before compaction removed the epoch's last records. A client's offset above the batch
+        therefore does not mean that the log was truncated. The result is stored, so that ``check_not_truncated``
+        accepts a client's offset above the epoch's last batch."""
         if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
             return None
 

@@ -47,7 +47,8 @@ from .directories import HeldDirectory, LogDescription
 logger = logging.getLogger(__name__)
 
 #: The last pass of a log's move holds appends back. The last pass begins when at most HOLD_BELOW_BYTES are left to copy
-#: (about 0.1 s). It also begins after PASSES_MAX passes in a row in which the copy never waited for its rate limit.
+#: (about 0.1 s). The last pass also begins after PASSES_MAX passes in a row in which the copy never waited for its rate
+#: limit.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 
@@ -207,7 +208,7 @@ class Moves:
             logger.error("cannot move the log of %s to log directory %s: %s", move.partition, move.target.root, error)
         except Exception:
             logger.exception(
-                "%s: moving the log to log directory %s failed unexpectedly", move.partition, move.target.root
+                "partition %s: moving the log to log directory %s failed unexpectedly", move.partition, move.target.root
             )
         else:
             self._events.emit(ReplicaMoved(partition=move.partition, source=move.source.root, target=move.target.root))
@@ -391,7 +392,7 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
             if not await _done_or_logged(writer, functools.partial(remove_marker, writer.directory.fs, path)):
                 stuck.add(found[directory_id].markers[partition].future)
         elif verdict is Marked.STALE:
-            logger.warning("%s: the log was moved to another directory before this start; deleted the old copy", path)
+            logger.warning("log %s was moved to another directory before this start; deleting the old copy", path)
             await _done_or_logged(writer, functools.partial(writer.directory.delete_all, [partition]))
         else:
             why = found[directory_id].damaged.get(partition)

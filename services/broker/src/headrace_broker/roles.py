@@ -158,7 +158,7 @@ class Roles:
 
     async def retry_full(self) -> list[TopicPartition]:
         """Try again to create the logs that could not be created because of a full disk or a lack of file descriptors.
-        Returns the partitions of the created logs. The call costs nothing when there are no logs to create."""
+        Returns the partitions of the created logs. If no log's creation has failed, ``retry_full`` costs nothing."""
         failed = self._table.failed
         if not failed:
             return []

@@ -3,8 +3,8 @@
 An append whose ids are known needs no request and does not wait. An append with an unknown id waits for the registry's
 answer, at most WAIT_S seconds. Later appends to the same partition also wait, to keep the order. Appends to other
 partitions do not wait. When the registry does not answer, appends with unknown ids get a retriable error without
-waiting. The broker asks again in the background, once in RETRY_S seconds, until the registry answers. Appends with
-known ids continue.
+waiting. The broker asks again in the background, once in RETRY_S seconds, until the registry answers. Meanwhile,
+appends with known ids are still accepted.
 
 Requests are ``GET /schemas/ids/ID/subjects`` of Confluent's REST API. Requests are rare, because the broker caches the
 answers, so each request opens a new connection.
@@ -114,7 +114,9 @@ class SchemaRegistry:
         if left_ms <= 0:
             raise self._unavailable(needs[0], partition, f"the registry gave no answer within {WAIT_S:g} s")
         if len(self._questions) >= QUESTIONS_MAX:
-            raise self._unavailable(needs[0], partition, f"{len(self._questions)} other schema ids wait for its answer")
+            raise self._unavailable(
+                needs[0], partition, f"{len(self._questions)} other schema ids wait for an answer of the registry"
+            )
         questions = [self._question(need) for need in needs[:IDS_AT_ONCE_MAX]]
         waiting = asyncio.create_task(_wait(questions, left_ms), name="schema ids")
         self._waits.add(waiting)

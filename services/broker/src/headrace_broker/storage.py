@@ -94,9 +94,9 @@ class Signal(Generic[P]):
 
 
 class Storage:
-    """See the module. ``on_turn`` receives the logs that a directory writer advanced. Before ``on_turn``,
-    ``on_written`` receives the logs that have unflushed bytes. ``assigned`` returns the directory that the controllers
-    recorded for a partition's replica. Other parts of the broker subscribe to the storage's signals."""
+    """See the module. ``on_turn`` receives the logs that a directory writer has appended to or flushed. Before
+    ``on_turn``, ``on_written`` receives the logs that have unflushed bytes. ``assigned`` returns the directory that the
+    controllers recorded for a partition's replica. Other parts of the broker subscribe to the storage's signals."""
 
     def __init__(
         self,
@@ -657,8 +657,8 @@ class Storage:
 
 
 def _never_made(directory: LogDirectory) -> list[TopicPartition]:
-    """The partitions of empty logs without a topic id, which interrupted creations left behind. Such a partition may
-    now be in another directory, even in an offline directory, so its directory is chosen again."""
+    """The partitions of empty logs without a topic id, which interrupted creations left behind. The partition of such a
+    log may now be in another directory, even in an offline directory, so its directory is chosen again."""
     return [item for item, log in directory.logs.items() if log.topic_id is None and log.log_end_offset == 0]
 
 

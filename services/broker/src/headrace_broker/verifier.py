@@ -1,6 +1,6 @@
 """Verification of transactional appends at the transactions' coordinators (KIP-890).
 
-Before a leader appends a producer's first batch of a transaction, it asks the transaction's coordinator
+A leader calls the transaction's coordinator before it appends a producer's first batch of the transaction
 (headrace_core.membership.transaction_partitions). Under transaction version 2 the leader adds the partition to the
 transaction; under version 1 it verifies that the producer has added the partition. The verifier collects the partitions
 of a producer epoch during one iteration of the event loop, and sends them in one request.

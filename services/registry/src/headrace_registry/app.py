@@ -30,7 +30,8 @@ from .settings import RegistrySettings
 logger = logging.getLogger("headrace.registry")
 
 BACKLOG = 128  #: Maximum number of connections that wait in the kernel until the registry accepts them.
-#: Seconds that the first requests wait for a writer. Without a writer, the registry then answers only reads.
+#: Seconds that the first requests wait for a writer. If no writer is elected in this time, the registry answers only
+#: reads.
 FIRST_WRITER_S = 10.0
 KEEPALIVE_S = 75.0  #: Seconds that a connection may be idle between two requests.
 DRAIN_S = 2.0  #: Seconds that a stopping registry has to answer requests in progress.

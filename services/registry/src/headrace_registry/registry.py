@@ -22,13 +22,14 @@ offsets. The ``transactional.id`` still fences every other producer of the regis
 after its start, so a member to which the group assigns the partition wins.
 
 **Writes.** The writer decides waiting commands one after the other on a draft of the image. The writer appends the
-records of these commands in one transaction, and answers when it reads the records back as committed. The image itself
-never has a record that is not committed.
+records of the decided commands in one transaction, and answers when it reads the records back as committed. The image
+itself never has a record that is not committed.
 
 **Unknown outcomes.** When a commit fails, the outcome of its transaction is unknown, and no command is answered. The
-topic shows the outcome: the next announcement of any replica follows the end of that transaction. If a reader passes
-the offsets of the transaction and gets no record of it, the transaction was aborted. The writer decides the commands of
-an aborted transaction again. A replica that is no longer the writer refuses these commands with NotWriterError.
+topic shows the outcome of the transaction: the next announcement of any replica comes after the transaction's end. If a
+reader passes the offsets of the transaction and gets no record of it, the transaction was aborted. The writer decides
+the commands of an aborted transaction again. A replica that is no longer the writer refuses the commands of an aborted
+transaction with NotWriterError.
 """
 
 from __future__ import annotations
@@ -280,8 +281,8 @@ class Registry:
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the replica, even if its start is not complete or has failed. Idempotent.
 
-        Unless ``at_once``, the writer first finishes its transaction and leaves the group. Writes in progress then wait
-        until the next writer is known.
+        Unless ``at_once``, the writer first finishes its transaction and leaves the group. During the stop, writes in
+        progress wait until the next writer is known.
         """
         self._is_stopping = True
         timeout_s = 0.0 if at_once else CLOSE_S
@@ -353,7 +354,7 @@ class Registry:
             except HeadraceError as error:
                 if not error.retriable:
                     raise
-                logger.warning("topic %s: %s; reading again", self.settings.topic, error.message)
+                logger.warning("cannot read topic %s: %s; trying again", self.settings.topic, error.message)
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self, reader: AsyncConsumer) -> int:

@@ -54,7 +54,7 @@ async def ensure_topic(settings: RegistrySettings) -> int:
                 # A starting broker refuses calls, and a new topic takes a moment to reach every broker.
                 if loop.time() + RETRY_S >= deadline:
                     raise
-                logger.warning("topic %s: %s; trying again", settings.topic, error.message)
+                logger.warning("cannot create or check topic %s: %s; trying again", settings.topic, error.message)
             await asyncio.sleep(RETRY_S)
 
 

@@ -6,8 +6,8 @@
 
 A batch is decided on a draft of the image, one command after the other. A batch is in flight when its records have
 offsets in the topic. The progress of the reader shows the outcome of the batch, because a transaction is atomic. If the
-last record of the batch is read, the transaction is committed. If a later record is read first, the transaction is
-aborted.
+reader reads the last record of the batch, the transaction is committed. If it reads a later record of the topic first,
+the transaction is aborted.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ class FetchStream(StreamHandler[Any]):
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
         self._access = current_access()
-        self._acls = self._access.version  #: The ACLs by which the session's partitions were checked.
+        #: The version of the ACLs with which the session's partitions were last checked.
+        self._acls = self._access.version
         self._replicas: dict[TopicPartition, Readable] = {}
         self._rack = ""  #: The consumer's rack, and the time of the last search for a replica near the consumer.
         self._looked_ms: dict[TopicPartition, float] = {}
@@ -311,8 +312,8 @@ class FetchStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _queued_bytes_max(self) -> int:
-        """The next request waits while the stream has at least this number of bytes of unwritten responses. The number
-        is 1 while the unread responses of all streams are above their limit."""
+        """The number of bytes of unwritten responses from which on the stream's next request waits. The result is 1
+        while the unread responses of all streams are above their limit."""
         return 1 if self._broker.unread.is_full else QUEUED_BYTES_MAX
 
     def _count_unread(self) -> None:

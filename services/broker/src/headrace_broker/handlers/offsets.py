@@ -184,7 +184,8 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
 
 async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float) -> int:
     """Return the low watermark when every replica that limits the low watermark has deleted the records below
-    ``offset`` (KIP-107). A replica that joins later, and still has some of the records, does not change the result.
+    ``offset`` (KIP-107). A replica that joins later, and still has some of the records, does not change the returned
+    low watermark.
 
     Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will
     delete theirs. ``delete_records`` also raises the error with which the leader resigned.

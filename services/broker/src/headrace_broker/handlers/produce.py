@@ -6,10 +6,10 @@ writer calls back, and the last partition to finish queues the answer. Once the 
 append happens even if the stream ends, so a cancellation never leaves half a write.
 
 Back-pressure: the broker does not read a stream while the bytes of the stream's requests in progress are above
-``stream_bytes_max``. The broker also stops reading a stream while all requests exceed the broker's budget, or the
-client leaves answers unread or is over a quota (client_limits.py). A produce request counts as in progress until the
-broker has answered the request and has written its records to the log. A request that timed out counts as in progress
-while its records wait for the disk.
+``stream_bytes_max``. The broker also stops reading a stream while all requests together exceed the broker's budget. A
+client that leaves answers unread, or is over a quota (client_limits.py), stops the reading of its stream, too. A
+produce request counts as in progress until the broker has answered the request and has written its records to the log.
+A request that timed out counts as in progress while its records wait for the disk.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _DURABILITY = {
 #: While a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker does not read the client's
 #: stream.
 UNREAD_BYTES_MAX = 1024 * 1024
-#: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams,
-#: unread answers, or a quota of the client. After a large request, the stream also waits for its turn (``BulkTurns``).
+#: Reasons why the broker does not read a produce stream: a limit of the stream or of all streams, unread answers, or a
+#: quota of the client. After a large request, the stream also waits for its turn (``BulkTurns``).
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
 #: Error codes for a produce request with invalid records. If a client's request fails with one of the codes in
 #: _WORTHLESS in every partition, the broker delays the connection's next requests (``Penalties``). If several clients

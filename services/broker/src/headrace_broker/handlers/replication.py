@@ -315,7 +315,7 @@ class LeaderStream(StreamHandler[Any]):
             self._push()
         except Exception as error:
             stream = f"the replication stream to broker {self.broker_id}"
-            logger.exception("%s failed unexpectedly; closing it", stream, extra=log_fields(error))
+            logger.exception("%s failed unexpectedly; closing the stream", stream, extra=log_fields(error))
             self._service.pushes.end(self)
             self.end(answer_to(error, stream))
 

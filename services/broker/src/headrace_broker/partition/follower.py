@@ -293,7 +293,9 @@ class PartitionFollower:
         for batch in batches:
             wrong = self._what_is_wrong(batch, end, epoch)
             if wrong:
-                error = CorruptMessageError(f"{self.partition}: broker {self.leader_id} pushed {wrong}")
+                error = CorruptMessageError(
+                    f"{self.partition}: refused the push of broker {self.leader_id}, which has {wrong}"
+                )
                 self._out(error)
                 return Refuse(error)
             end, epoch = batch.next_offset, batch.leader_epoch
@@ -310,7 +312,9 @@ class PartitionFollower:
         if batch.leader_epoch < epoch:
             return f"a batch of leader epoch {batch.leader_epoch} after one of epoch {epoch}"
         if batch.leader_epoch > self.leader_epoch:
-            return f"a batch of leader epoch {batch.leader_epoch}, but its own leader epoch is {self.leader_epoch}"
+            return (
+                f"a batch of leader epoch {batch.leader_epoch}, but the leader's present epoch is {self.leader_epoch}"
+            )
         return ""
 
     def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:

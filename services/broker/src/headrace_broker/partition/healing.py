@@ -73,8 +73,8 @@ class HealingReplica:
         self.reported_offset: int | None = None
 
     def waits_for_leave(self, state: PartitionImage) -> bool:
-        """Whether the leader's confirmation of the follower's leave is still missing. False for a new leader or leader
-        epoch, because the follower never joined there."""
+        """Whether the leader's confirmation of the follower's leave is still missing. The result is False for a new
+        leader or leader epoch, which the follower never joined."""
         if self.unconfirmed_leave is not None and self.unconfirmed_leave != (state.leader, state.leader_epoch):
             self.close()
         return self.unconfirmed_leave is not None

@@ -65,22 +65,22 @@ RETRY_BACKOFF_MS = 100
 #: stream is restored within milliseconds. A restarting broker is fenced, which also removes its replicas from the ISR.
 REJOIN_MS = 2_000
 
-#: Milliseconds after which a follower without a stream leaves the ISR, if its stream did not break. Such a follower has
-#: not joined in this leader epoch, or has left its stream. Each failed attempt of a follower to join restarts the
-#: JOIN_MS period, because the follower may have to truncate its log first. JOIN_MS also suffices for a starting broker,
-#: which is unfenced when it can follow, and whose replicas join the ISR after the broker is unfenced.
+#: Milliseconds after which a follower without a stream leaves the ISR, if its stream did not break. A follower without
+#: a stream has not joined in this leader epoch, or has left its stream. Each failed attempt of a follower to join
+#: restarts the JOIN_MS period, because the follower may have to truncate its log first. JOIN_MS also suffices for a
+#: starting broker, which is unfenced when it can follow, and whose replicas join the ISR after the broker is unfenced.
 JOIN_MS = 5_000
 
 #: Value of a time that is not recorded yet.
 _NO_TIME = -1
 #: Value of a follower's caught-up time if the follower had the whole log when the log grew or when the epoch began. The
-#: next call about this follower replaces the value by the time of that call.
+#: next call about the follower replaces _CAUGHT_UP_SO_FAR by the time of the call.
 _CAUGHT_UP_SO_FAR = -1
 #: Value of a follower's caught-up time if the follower has not caught up in this epoch.
 _NEVER = -(1 << 62)
 
-#: After one of these error codes, the controller will never apply the AlterPartition attempt. An error code that
-#: refuses the latest AlterPartition attempt does not say whether an earlier attempt was applied.
+#: Error codes after which the controller will never apply the AlterPartition attempt. An error code that refuses the
+#: latest AlterPartition attempt does not say whether an earlier attempt was applied.
 _NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
@@ -127,8 +127,9 @@ class FollowerProgress:
         self.caught_up_ms = _NEVER
         self.ack_ms = _NO_TIME  #: Time of the follower's last acknowledgement.
         self.ack_leader_end = -1  #: The leader's log end at the time of the follower's last acknowledgement.
-        #: Whether the follower, which is outside the ISR, could join it at the last check. The high watermark waits for
-        #: an eligible follower that keeps up; otherwise the follower could never reach the high watermark under load.
+        #: Whether the follower is outside the ISR and could have joined the ISR at the last check. The high watermark
+        #: waits for an eligible follower that keeps up; otherwise the follower could never reach the high watermark
+        #: under load.
         self.is_eligible = False
         #: Whether the follower reported that its log takes no appends, and has appended no records after the report.
         self.cannot_append = False
@@ -270,7 +271,7 @@ class InSyncSet:
 
     def grew(self, old_end: int) -> bool:
         """Record that the leader's log grew, so that followers that had the whole log are now behind. Returns True if
-        there were such followers."""
+        at least one follower had the whole log."""
         anybody = False
         for follower in self._followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _CAUGHT_UP_SO_FAR:
@@ -366,8 +367,8 @@ class InSyncSet:
                     continue
                 at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
-                # An eligible follower may join the ISR now. A follower that was refused, or whose broker is fenced,
-                # becomes eligible only through newer metadata.
+                # An eligible follower may join the ISR now. A follower that the controllers refused, or whose broker is
+                # fenced, becomes eligible only through newer metadata.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
             else:
                 continue

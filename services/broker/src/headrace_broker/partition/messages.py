@@ -125,8 +125,8 @@ class OffsetsUpdate(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The message with which a leader ends a join. The leader no longer leads the partition, or the replica should use
-    the leader's other stream."""
+    """The message with which a leader ends a join. The reason: the leader no longer leads the partition, or the replica
+    should use the leader's other stream."""
 
     handle: int
     error: HeadraceError | None = None

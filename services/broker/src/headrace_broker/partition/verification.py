@@ -1,10 +1,10 @@
 """Transactional appends that wait until the coordinator has confirmed their transaction (KIP-890). Pure.
 
 A leader appends a producer's first batch of a transaction only if the coordinator knows that the partition belongs to
-the transaction. Otherwise no marker would end the transaction in this partition. Under version 2 the leader adds the
-partition to the transaction; under version 1 the producer has added the partition, and the leader only verifies. A
-request to add or to verify a partition is called a verification. While a verification is pending, the appends of its
-producer epoch wait in order; all other appends of the partition continue.
+the transaction. Without this knowledge of the coordinator, no marker would end the transaction in the partition. Under
+version 2 the leader adds the partition to the transaction; under version 1 the producer has added the partition, and
+the leader only verifies. A request to add or to verify a partition is called a verification. While a verification is
+pending, the appends of its producer epoch wait in order; all other appends of the partition continue.
 
     from       to         when
     (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it
@@ -121,7 +121,7 @@ class Verifications(Generic[T]):
 
     def refused(self, verification: Verification[T]) -> list[T]:
         """Called when the coordinator has refused the verification, or did not answer in time. Returns the appends that
-        fail. The result is empty if the verification was cancelled."""
+        must fail. The result is empty if the verification was cancelled."""
         self._forget(verification)
         return self._leave(verification)
 

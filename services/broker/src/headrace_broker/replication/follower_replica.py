@@ -141,7 +141,7 @@ class FollowerReplica:
         #: The error of a received message, after which received records may be missing from the log; None without such
         #: an error.
         self._stumble: HeadraceError | None = None
-        #: How the log must change (truncate or restart) before the replica joins again.
+        #: The change of the log (truncation or restart) that must precede the replica's next join.
         self._cut: Truncate | Restart | None = None
         self._is_deleting = False
         #: Appends that wait while the log changes directories; None while appends are not held.

@@ -85,8 +85,8 @@ class OnStream(Protocol):
         """Called when the replica's stream broke; the replica joins again on the next stream."""
 
     def stumbled(self, error: Exception) -> None:
-        """Called when a message could not be processed because of a bug. The replica is then on no stream, and decides
-        when to join again."""
+        """Called when a message could not be processed because of a bug. At the call, the replica is on no stream; the
+        replica decides when to join again."""
 
 
 class FollowerStreams:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 
 class PendingPushes:
-    """The set of streams with pending pushes. The streams to followers change this set, and the partition table reads
-    this set; both happen in the event loop."""
+    """The set of streams with pending pushes. The streams to followers change the set, and the partition table reads
+    the set; both run in the event loop."""
 
     __slots__ = ("_awake", "_waiting")
 

@@ -99,7 +99,7 @@ class Cleaners:
 
     async def stop(self) -> None:
         """Stop cleaning; returns when no thread cleans any more. Call ``stop`` before the directory writers stop,
-        because swaps that have begun must finish."""
+        because a swap of cleaned segments that has begun must finish."""
         self._unsubscribe()
         if self._changing is not None:
             await self._changing

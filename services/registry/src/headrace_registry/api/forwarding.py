@@ -195,7 +195,7 @@ class Writing:
         decide: Callable[[Image], Decision[T]],
         shape: Callable[[T], object],
     ) -> web.Response:
-        """Write on this replica. Raises NotWriterError, and the RegistryError of a write that fails."""
+        """Carry out a write on this replica. Raises NotWriterError, and the RegistryError of a write that fails."""
         try:
             answer = await self._registry.write(decide)
         except WriteTimeoutError as error:

@@ -79,7 +79,7 @@ def _place(name: str, *below: str | int) -> str:
 
 
 def _meaning(types: Types, kind: str | MapType, scope: str) -> str | MapType | FoundType:
-    """What the type ``kind`` of a field means in ``scope``: a scalar's name, a MapType, or a FoundType. For the entry
+    """The meaning of a field's type ``kind`` in ``scope``: a scalar's name, a MapType, or a FoundType. For the entry
     message of a map, return the MapType."""
     if isinstance(kind, MapType) or kind in SCALARS:
         return kind
@@ -196,7 +196,7 @@ class _Check:
                     found.append(Difference("FIELD_NUMERIC_LABEL_CHANGED", place))
 
     def _named_types(self, found: _Found, place: str, old: FoundType, new: FoundType) -> Steps[None]:
-        """Compare two messages that are the types of a field."""
+        """Compare the types of a field in the two schemas, which are messages."""
         if old.local_name != new.local_name:
             found.append(Difference("FIELD_NAMED_TYPE_CHANGED", place))
             return

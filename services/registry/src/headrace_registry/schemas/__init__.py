@@ -29,8 +29,9 @@ __all__ = ["InvalidSchemaError", "Parsed", "Reference", "Schema", "SchemaType", 
 def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True) -> Parsed:
     """Parse a schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
-    ``is_new=False`` is for a schema that the registry has stored. The parser then does not check the defaults of Avro
-    fields, because old versions of Confluent's registry stored invalid defaults. Raise InvalidSchemaError.
+    ``is_new=False`` is for a schema that the registry has stored. With ``is_new=False``, the parser does not check the
+    defaults of Avro fields, because old versions of Confluent's registry stored invalid defaults. Raise
+    InvalidSchemaError.
     """
     match schema.type:
         case SchemaType.AVRO:

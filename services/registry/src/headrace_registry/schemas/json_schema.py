@@ -431,7 +431,7 @@ class _Parts:
         self._key = reader.shape(value)
 
     def node(self) -> Node:
-        """The node of the schema. The method is long to keep Python's stack short: schemas are nested deeply."""
+        """Build the node of the schema. The method is long to keep Python's stack short: schemas are nested deeply."""
         value = self._value
         parts: list[Node] = []
         if "$ref" in value:

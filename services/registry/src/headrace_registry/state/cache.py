@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """The most recently used results, up to ``entries_max`` entries and ``characters_max`` characters. The last result
-    stays even if it is longer. ``lock`` guards a cache that threads share."""
+    """The most recently used results, up to ``entries_max`` entries and ``characters_max`` characters. The most recent
+    result stays even if it is longer than ``characters_max``. ``lock`` guards a cache that threads share."""
 
     def __init__(
         self, entries_max: int, characters_max: int, lock: AbstractContextManager[object] | None = None

@@ -188,7 +188,7 @@ class Deciding:
         self, image: Image, submitted: Submission, parsed: Parsed, versions: Sequence[Version]
     ) -> Version | None:
         """Find the version whose references the client has copied into the text of an Avro schema. Java's Avro
-        serializer sends such schemas. If several versions match, the latest version is returned."""
+        serializer sends schemas with copied references. If several versions match, the latest version is returned."""
         if parsed.type is not SchemaType.AVRO or parsed.references:
             return None
         mark = self.parser.mark(image, submitted)
@@ -292,8 +292,8 @@ class Deciding:
         numbers = [each.number for each in versions]
         if permanent:
             return Decision(_removals(image, versions), numbers)
-        # Compaction removes an earlier record of this kind, so this record also covers the versions that were deleted
-        # before.
+        # Compaction removes an earlier DELETE_SUBJECT record of the subject, so the new record also covers the versions
+        # that were deleted before.
         last = image.versions(subject)[-1].number
         deletion = (encode_key(DeleteSubjectKey(subject)), encode_delete_subject(subject, last))
         return Decision((deletion, *_reset_settings(image, subject)), numbers)
@@ -393,8 +393,8 @@ def _schema_record(version: Version) -> Record:
 
 
 def _removals(image: Image, versions: Sequence[Version]) -> tuple[Record, ...]:
-    """Records that delete versions permanently. Compaction also removes the ids of these versions, so one more record
-    keeps the highest id."""
+    """Records that delete versions permanently. Compaction also removes the ids of permanently deleted versions, so one
+    more record keeps the highest id."""
     if not versions:
         return ()
     removals = ((key, None) for each in versions for key in image.keys(each))

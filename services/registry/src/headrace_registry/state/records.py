@@ -288,9 +288,9 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UnreadableRecordError(f"the {what} is not valid JSON: {error}") from None
+        raise UnreadableRecordError(f"the record's {what} is not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise UnreadableRecordError(f"the {what} is not a JSON object")
+        raise UnreadableRecordError(f"the record's {what} is not a JSON object")
     return found
 
 
