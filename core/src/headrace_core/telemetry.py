@@ -56,7 +56,7 @@ class Emitter:
             try:
                 subscriber(event)
             except Exception:
-                logger.exception("a telemetry subscriber failed on event %r", event)
+                logger.exception("a telemetry subscriber failed on event %r; it gets further events", event)
 
 
 def log_events(logger: logging.Logger) -> Subscriber:
@@ -127,7 +127,7 @@ class NodeStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStopped(Event):
-    """A process has stopped; ``clean`` if all logs were flushed and the clean shutdown marker was written."""
+    """A process has stopped; ``clean``: whether all logs were flushed and the clean shutdown marker was written."""
 
     role: str
     node_id: int
@@ -328,7 +328,7 @@ class IsrExpanded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionClosed(Event):
-    """This broker has closed a partition; ``deleted`` if the partition's topic was deleted."""
+    """This broker has closed a partition; ``deleted``: whether the partition's topic was deleted."""
 
     severity: ClassVar[int] = logging.DEBUG
     partition: TopicPartition

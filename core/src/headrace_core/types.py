@@ -34,7 +34,7 @@ class TimestampType(enum.IntEnum):
 
 
 class FlushPolicy(enum.StrEnum):
-    """When written bytes are forced to the disk (``log.flush``).
+    """The policy for forcing written bytes to the disk (``log.flush``).
 
     COMMIT: the bytes are forced before the acknowledgement (group commit), the default. INTERVAL: every
     ``log.flush.interval.ms``. OS: the operating system chooses when it forces the bytes (Kafka's default).

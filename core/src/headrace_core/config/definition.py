@@ -43,7 +43,7 @@ class Kind(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """How a key can be changed. For a broker key, the scope is Kafka's "update mode"; a topic key is changed per
+    """The scope of a change of a key. For a broker key, the scope is Kafka's "update mode"; a topic key is changed per
     topic."""
 
     # A value set in the properties file (or when a client is created); a change needs a restart.

@@ -371,7 +371,7 @@ _KERBEROS_SERVER = (
     ),
 )
 
-#: How servers verify the tokens of OAUTHBEARER.
+#: Keys for the verification of OAUTHBEARER tokens on servers.
 _VERIFICATION = (
     honoured(
         "sasl.oauthbearer.jwks.endpoint.url",

@@ -38,8 +38,8 @@ class ImageStore:
         self._clock = clock
 
     def load(self) -> LoadedImage | None:
-        """Load the newest sound snapshot of the node's cluster; None if there is none. ``load`` never raises, because
-        other components report an unreadable disk."""
+        """Load the newest undamaged snapshot of the node's cluster; None if there is none. ``load`` never raises,
+        because other components report an unreadable disk."""
         for place in sorted(self._places(), reverse=True):
             path = f"{self._directory}/{snapshot_name(*place)}"
             try:

@@ -250,7 +250,7 @@ class MetadataView:
     def _coordinator_of(self, image: MetadataImage, topic: str, key: str) -> metadata_pb2.CoordinatorOfKey:
         try:
             if not key:
-                raise InvalidGroupIdError("the group id or transactional id is empty: set group.id")
+                raise InvalidGroupIdError("the group id or transactional id is empty: set group.id or transactional.id")
             owner = owner_of(image, topic, key)
             endpoint = self._endpoint_of(owner.coordinator)
             if endpoint is None:

@@ -247,7 +247,9 @@ class NodeSession(abc.ABC, Generic[Registered]):
         def give_up() -> None:
             limit_s = self._answer_timeout_s
             stream.cancel(
-                _SilentControllerError(f"{stream.address}: a heartbeat was not answered within {limit_s:.1f} s")
+                _SilentControllerError(
+                    f"{stream.address}: the controller did not answer a heartbeat within {limit_s:.1f} s"
+                )
             )
 
         return asyncio.get_running_loop().call_later(self._answer_timeout_s, give_up)

@@ -1,4 +1,4 @@
-"""What a metric is, and one row of a scrape."""
+"""The declaration of a metric, and one row of a scrape."""
 
 from __future__ import annotations
 

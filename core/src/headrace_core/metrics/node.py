@@ -115,7 +115,7 @@ class NodeMetrics:
         return Quantiles(recent.read(time.monotonic()), histogram, scale)
 
     def events_of(self, kind: type[Event]) -> int:
-        """How many events of a type this node has emitted."""
+        """The number of events of a type that this node has emitted."""
         return self._events[kind.__name__]
 
     @property

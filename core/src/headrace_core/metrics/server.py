@@ -253,7 +253,7 @@ class MetricsServer:
         if request.path != "/metrics":
             raise Refused(404, "This server has only the path /metrics.")
         if request.method not in ("GET", "HEAD"):
-            raise Refused(405, "Only GET and HEAD are served.", {"Allow": "GET, HEAD"})
+            raise Refused(405, "This server accepts only the methods GET and HEAD.", {"Allow": "GET, HEAD"})
 
     async def _send(
         self,

@@ -27,8 +27,9 @@ Labels = tuple[str | int, ...]
 
 class Writer:
     """Writes the sample lines of rows. Names with labels are the same in each scrape, and building them again would
-    take most of a scrape's processor time. So the writer caches these names, and the text of unchanged values, for the
-    next scrape. ``end_scrape`` drops entries that the scrape did not use, such as the names of a deleted topic."""
+    take most of a scrape's processor time. The writer therefore caches names with their labels, and the text of
+    unchanged values, for the next scrape. ``end_scrape`` drops entries that the scrape did not use, such as the names
+    of a deleted topic."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}

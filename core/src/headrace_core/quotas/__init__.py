@@ -1,5 +1,5 @@
 """Client quotas (KIP-13, KIP-124, KIP-546, KIP-599, KIP-612): which quota applies to a client, and how long the client
-must wait. Pure: no I/O, and the time is an argument.
+must wait. The package does no I/O, and gets the time as an argument.
 
 entities.py   the terms of quotas: entities, keys, values, filters, and their checks
 table.py      which quota applies to a user and a client id (Kafka's order)

@@ -50,7 +50,7 @@ class TokenBucket:
         return -tokens / self.rate if tokens < 0 else 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """How many seconds the client must wait now."""
+        """Return how many seconds the client must wait now."""
         tokens = self._refilled(now_s)
         return -tokens / self.rate if tokens < 0 else 0.0
 

@@ -24,8 +24,8 @@ WINDOW_S, WINDOWS = 1.0, 11
 #: are removed first.
 BUCKETS_MAX = 10_000
 #: Maximum wait in seconds before a stream's first request. No response announces this wait to the client, so it should
-#: be shorter than the request timeouts of clients (30 s). Only one stream at a time has this maximum: otherwise a
-#: client with many streams would exceed its quota.
+#: be shorter than the request timeouts of clients (30 s). Only one stream of a client at a time has this maximum wait:
+#: otherwise a client with many streams would exceed its quota.
 FIRST_WAIT_S_MAX = 20.0
 
 _BucketKey = tuple[str, str | None, str | None]
@@ -151,7 +151,7 @@ class ClientLimits:
         return self._spend(REQUEST_PERCENTAGE, seconds, now_s, self._manager.window_s)
 
     def first_wait_s(self, key: str, now_s: float) -> float:
-        """How many seconds a new stream of the client must wait before its first request, because the client has
+        """Return how many seconds a new stream of the client must wait before its first request, because the client has
         already used its quota of ``key``. If the wait is above FIRST_WAIT_S_MAX, one stream waits only
         FIRST_WAIT_S_MAX, and the next streams wait in full."""
         if key not in self._manager.table.keys:

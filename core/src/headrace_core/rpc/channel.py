@@ -86,7 +86,7 @@ REPLACED_S = 60.0
 
 
 class Credentials(Protocol):
-    """What an encrypted channel needs; security/tls.py has the implementation."""
+    """The credentials that an encrypted channel needs; security/tls.py has the implementation."""
 
     @property
     def generation(self) -> int:
@@ -124,7 +124,7 @@ class LiveChannel:
         self._former: set[asyncio.Task[None]] = set()
 
     def get(self) -> grpc.aio.Channel:
-        """The channel for the next call; do not keep it."""
+        """The channel for the next call; do not keep the channel."""
         generation = self._channels.generation
         if generation != self._generation:
             former, self._channel = self._channel, self._channels.open(self._address, self._purpose)
@@ -150,7 +150,7 @@ class ChannelPool:
         self._by_address: dict[str, LiveChannel] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
-        """The channel for the next call to ``address``; do not keep it."""
+        """The channel for the next call to ``address``; do not keep the channel."""
         found = self._by_address.get(address)
         if found is None:
             found = self._by_address[address] = LiveChannel(self._channels, address, self._purpose)

@@ -289,8 +289,8 @@ class RequestCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """How to check a field: ``count`` is the index of the field's limit, or -1; ``inner`` is the plan of a message in
-    the field."""
+    """The plan for the check of one field: ``count`` is the index of the field's limit, or -1; ``inner`` is the plan of
+    a message in the field."""
 
     name: str
     count: int

@@ -83,7 +83,7 @@ class RequestLink(Generic[Request, Response]):
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise RequestTimedOutError(f"{self.address}: no answer to {self._what} for {timeout_s:g} s") from None
+            raise RequestTimedOutError(f"{self.address}: no answer to {self._what} within {timeout_s:g} s") from None
         finally:
             self._waiting.pop(number, None)  # a request that is still queued is not sent after this line
             self._written.discard(number)

@@ -201,9 +201,9 @@ async def _in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
     except HeadraceError:
         raise
     except Exception as error:
-        # Other exceptions may contain a secret in their texts.
+        # The text of an exception other than OSError may contain a secret, so show only the exception's type.
         why = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
-        raise SaslAuthenticationFailedError(f"the login could not be prepared: {why}") from error
+        raise SaslAuthenticationFailedError(f"cannot begin the login: {why}") from error
 
 
 class SessionChannel:
@@ -286,7 +286,7 @@ class _Stream:
         try:
             await asyncio.wait({waiting, self._cancelled}, return_when=asyncio.FIRST_COMPLETED)
             if self._cancelled.done():
-                raise asyncio.InvalidStateError("the call was cancelled")
+                raise asyncio.InvalidStateError("the call was cancelled before it had a session")
             return waiting.result()
         finally:
             if not waiting.cancel() and not waiting.cancelled():

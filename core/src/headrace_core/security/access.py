@@ -1,4 +1,4 @@
-"""What the caller of the current call may do.
+"""The permissions of the caller of the current call.
 
 The gate of a listener makes an ``Access`` for each call and sets it for the call's task, as it sets the caller.
 Handlers that check single items of a request ask ``current_access()``. Streams ask at every request: an Access reads
@@ -75,7 +75,7 @@ class Authorization:
 
 
 class Access:
-    """What the caller of one call may do. ``method``: "Service/Method", for the audit log."""
+    """The permissions of the caller of one call. ``method``: "Service/Method", for the audit log."""
 
     __slots__ = ("_authorization", "_reporting", "caller", "method")
 

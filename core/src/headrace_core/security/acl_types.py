@@ -109,7 +109,7 @@ OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
 
-#: Maps an operation to the operation that a permission for it includes, as in Kafka.
+#: Maps an operation to the operation that it implies, as in Kafka: a permission for READ includes DESCRIBE.
 IMPLIED: Mapping[Operation, Operation] = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,

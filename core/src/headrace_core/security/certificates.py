@@ -132,7 +132,9 @@ def _read_peer(pem: bytes) -> Certificate:
     try:
         return read_certificates(pem)[0]
     except (ValueError, IndexError):
-        raise SaslAuthenticationFailedError("the client's certificate cannot be read") from None
+        raise SaslAuthenticationFailedError(
+            "cannot read the client's certificate: it is not a valid X.509 certificate"
+        ) from None
 
 
 def read_certificates(pem: bytes) -> list[Certificate]:

@@ -8,7 +8,7 @@ For each call, in this order:
    User:ANONYMOUS. A caller that cannot be identified is refused before its request is read.
 2. *Check* the call's rules (rules.py). A node needs the right role and may name no other node (node_ids.py); a client
    needs the rights. By a rule with ``each``, only the refused resources get an error, and the call continues with the
-   others (shapes.py, or the handler of a stream).
+   other resources (shapes.py, or the handler of a stream).
 
 The gate of a listener without security checks nothing.
 """

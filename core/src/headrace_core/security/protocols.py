@@ -13,7 +13,7 @@ NODE_LISTENERS = ("internal", "gateway")
 
 
 class SecurityProtocol(enum.StrEnum):
-    """How a connection is protected: ``encrypted`` by TLS, and ``sasl`` if the client authenticates by SASL."""
+    """The protection of a connection: ``encrypted`` by TLS, and ``sasl`` if the client authenticates by SASL."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"

@@ -46,7 +46,7 @@ class MethodAccess:
     is_open: bool
     is_authenticated: bool
     roles: frozenset[str]
-    #: The rules for the call as a whole: if one of them refuses the caller, the call fails.
+    #: The rules for the call as a whole: if one of these rules refuses the caller, the call fails.
     of_call: tuple[Rule, ...] = field(init=False)
     alternatives: tuple[Rule, ...] = field(init=False)
 

@@ -197,8 +197,8 @@ def grpc_ciphers(suites: tuple[str, ...]) -> str:
 
 
 def set_ciphers(suites: tuple[str, ...]) -> None:
-    """Set gRPC's list of ciphers for this process; call this before the first use of TLS. Raises InvalidConfigError if
-    the process has another list already."""
+    """Set gRPC's list of ciphers for this process; call the function before the first use of TLS. Raises
+    InvalidConfigError if the process has another list already."""
     if not suites:
         return
     wanted = grpc_ciphers(suites)

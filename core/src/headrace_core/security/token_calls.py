@@ -1,9 +1,9 @@
 """Calls about delegation tokens at the node that a client calls: the client's identity, and the tokens that the client
 may see.
 
-The active controller answers these calls, and the node that the client calls forwards them. Only that node knows the
-client, so it writes the client's principal into the request. The controller trusts a forwarding node because the node's
-certificate has a role; on an internal listener without TLS it trusts no caller.
+The active controller answers these calls, and the node that the client calls forwards them. Only the node that the
+client calls knows the client, so that node writes the client's principal into the request. The controller trusts a
+forwarding node because the node's certificate has a role; on an internal listener without TLS it trusts no caller.
 """
 
 from __future__ import annotations

@@ -59,14 +59,14 @@ class TlsTrouble:
 
 
 async def why_refused(address: str, tls: TlsSource | None, timeout_s: float = 3.0) -> str | None:
-    """Why connections to ``address`` (host:port) fail, as one line; None if TLS is not the reason."""
+    """Return in one line why connections to ``address`` (host:port) fail; None if TLS is not the reason."""
     found = await tls_trouble(address, tls, timeout_s)
     return None if found is None else str(found)
 
 
 async def tls_trouble(address: str, tls: TlsSource | None, timeout_s: float = 3.0) -> TlsTrouble | None:
-    """Why connections to ``address`` (host:port) fail; None if TLS is not the reason. ``tls``: the client's side; None:
-    the client does not encrypt."""
+    """Return why connections to ``address`` (host:port) fail; None if TLS is not the reason. ``tls``: the client's
+    side; None: the client does not encrypt."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:

@@ -126,7 +126,7 @@ def read_segment(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
 
 
 def read_snapshot(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
-    """Read one snapshot, up to its first batch that is not sound."""
+    """Read one snapshot, up to its first damaged batch."""
     data = read_file(fs, path)
     position, offset = 0, 0
     while position < len(data):

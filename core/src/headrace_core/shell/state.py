@@ -1,4 +1,5 @@
-"""Load the cluster's state from the newest sound snapshot and the metadata log after that snapshot. See the package."""
+"""Load the cluster's state from the newest undamaged snapshot and the metadata log after that snapshot. See the
+package."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ _PATH = "/v1/traces"
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """Where a node sends its spans. ``url`` includes the path of OTLP's traces."""
+    """The collector to which a node sends its spans, with the settings of the requests. ``url`` includes the path of
+    OTLP's traces."""
 
     url: str
     headers: Mapping[str, str]

@@ -1,5 +1,5 @@
-"""What a Kafka client may do: the operations and resources of Kafka's ACLs, and the rules for requests about the whole
-cluster.
+"""The authorization of Kafka clients: the operations and resources of Kafka's ACLs, and the rules for requests about
+the whole cluster.
 
 The handlers check in the order of Kafka 4.3's KafkaApis and ControllerApis, so that a refusal has Kafka's error code at
 Kafka's level of the response. The gateway answers many requests from its own metadata image, so it must check before it

@@ -74,7 +74,7 @@ class Client:
         self.protocol = protocol
         #: The SASL state of the connection; None on listeners without SASL.
         self.authentication: Authentication | None = None
-        #: Runs the slow steps of the client's exchange; None on listeners without SASL.
+        #: Runs the slow steps of the client's SASL exchange; None on listeners without SASL.
         self.slow_steps: SlowSteps | None = None
         #: Called once the client has authenticated; the connection sets this function.
         self.on_authenticated: Callable[[], None] = _nothing

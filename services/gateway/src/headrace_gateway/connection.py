@@ -118,7 +118,7 @@ _ENDED_BY_PEER = (7, 8)  #: TCP states (CLOSE, CLOSE_WAIT) of a connection after
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """How the clients of a Kafka listener authenticate. ``sasl``: the mechanisms that the listener offers;
+    """The authentication of the clients of a Kafka listener. ``sasl``: the mechanisms that the listener offers;
     ``max_reauth_ms``, ``failure_delay_ms`` and ``receive_bytes_max``: the listener's connections.max.reauth.ms,
     connection.failed.authentication.delay.ms and sasl.server.max.receive.size."""
 
@@ -825,7 +825,7 @@ class Connection(asyncio.Protocol):
 def _login_error(fields: Mapping[str, Any]) -> HeadraceError:
     """The error in the answer to a failed SaslHandshake or SaslAuthenticate."""
     if fields.get("error_code") == UnsupportedSaslMechanismError.number:
-        return UnsupportedSaslMechanismError("the listener does not offer the mechanism")
+        return UnsupportedSaslMechanismError("the listener does not offer the client's SASL mechanism")
     return SaslAuthenticationFailedError(str(fields.get("error_message") or ""))
 
 

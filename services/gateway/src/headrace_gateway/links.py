@@ -82,7 +82,7 @@ class _Asked:
         try:
             self.done(response, error)
         except Exception:
-            logger.exception("the gateway could not pass an answer on to the client")
+            logger.exception("an unexpected error prevented the answer to a client's request")
 
     def fail(self, error: HeadraceError) -> None:
         """End the request with ``error``. If the request was not written, it certainly had no effect, and the error
@@ -345,7 +345,12 @@ class Links:
         link = self._links.get(broker_id)
         if link is None or not link.is_open or link.address != address:
             if link is not None and link.is_open:
-                link.give_up(NetworkError(f"{link.address}: broker {broker_id} has the address {address} now"))
+                link.give_up(
+                    NetworkError(
+                        f"{link.address}: the stream was closed, because broker {broker_id} now has the address "
+                        f"{address}"
+                    )
+                )
             link = self._links[broker_id] = self._open_link(address)
         return link
 

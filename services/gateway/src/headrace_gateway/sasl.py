@@ -112,8 +112,8 @@ class Authentication:
             version < 1 or (self._began_ms is not None and now_ms - self._began_ms < REAUTHENTICATION_MS_MIN)
         ):
             raise IllegalSaslStateError(
-                "SaslHandshake after a successful authentication: use version 1 of SaslHandshake, and authenticate "
-                "again at most once a second"
+                "this connection is already authenticated: to authenticate again, send SaslHandshake version 1, at "
+                "most once a second"
             )
         if mechanism not in self._offer.names:
             self.state = State.FAILED
@@ -144,7 +144,7 @@ class Authentication:
         if step.identity is None:
             if self._steps >= STEPS_MAX:
                 self.failed()
-                raise SaslAuthenticationFailedError(f"the exchange has more than {STEPS_MAX} messages")
+                raise SaslAuthenticationFailedError(f"the SASL exchange has more than {STEPS_MAX} messages")
             return 0
         before, identity = self.identity, step.identity
         if before is not None and before.principal != identity.principal:

@@ -1,8 +1,8 @@
 """TLS between the sockets of a Kafka listener and its connections.
 
-asyncio's own TLS keeps encrypted answers in a buffer that it does not count, and hides handshakes in progress. This
-transport encrypts straight into the socket's transport. Back-pressure, the count of unread bytes and all limits are
-therefore the same with and without TLS::
+asyncio's own TLS keeps encrypted answers in a buffer that it does not count, and hides handshakes in progress. The
+transport of this module writes encrypted bytes directly to the socket's transport. Back-pressure, the count of unread
+bytes and all limits are therefore the same with and without TLS::
 
     socket -> raw transport -> data_received -> decrypt -> Connection.data_received
     socket <- raw transport <- encrypt <- write <- Connection
@@ -220,7 +220,7 @@ class TlsTransport(asyncio.Protocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """Why a handshake failed, with OpenSSL's text."""
+    """Return why a handshake failed, with OpenSSL's text."""
     reason = (error.reason or str(error)).lower().replace("_", " ")
     hints = {
         "wrong version number": "the client does not speak TLS, or only a version before 1.2",

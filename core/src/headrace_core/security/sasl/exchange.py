@@ -1,4 +1,5 @@
-"""The two sides of a SASL exchange. An exchange does no I/O: its owner carries the bytes.
+"""The two sides of a SASL exchange. An exchange does no I/O: the code that uses the exchange sends and receives the
+bytes.
 
 A server:  ``step(bytes from the client) -> Step(bytes for the client, identity or None)``, until there is an identity.
 A client:  ``first() -> bytes``, then ``step(bytes from the server) -> bytes or None``, until ``is_complete``.

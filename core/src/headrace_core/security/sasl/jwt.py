@@ -84,13 +84,13 @@ def signed_tokens(rules: TokenRules, keys_of: KeysOf, now_s: Callable[[], float]
 
 
 def unsecured_tokens(rules: TokenRules, now_s: Callable[[], float]) -> CheckToken:
-    """Return a check that accepts only tokens without a signature (``alg: none``). Such tokens prove nothing: they are
-    for development."""
+    """Return a check that accepts only tokens without a signature (``alg: none``). Tokens without a signature prove
+    nothing, so they are only for development."""
 
     def check(token: str) -> Identity:
         header, claims = _parts(token)
         if header.get("alg") != "none" or not token.endswith("."):
-            raise failed(OAUTHBEARER, "this listener takes only unsecured tokens (alg none, no signature)")
+            raise failed(OAUTHBEARER, "this listener accepts only unsecured tokens (alg none, no signature)")
         return identity_of(claims, rules, now_s())
 
     return check

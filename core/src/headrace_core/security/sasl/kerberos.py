@@ -61,7 +61,7 @@ def load_gssapi() -> Any:
 
 
 def number_of(error: Any) -> int | None:
-    """The number of the Kerberos error in a GSSError, as in RFC 4120; None if it has none."""
+    """The number of the Kerberos error in a GSSError, as in RFC 4120; None if the GSSError has no number."""
     number = (int(error.min_code) & 0xFFFFFFFF) - (_BASE & 0xFFFFFFFF)
     return number if 0 <= number < 256 else None
 
@@ -160,7 +160,7 @@ class Acceptor:
 
 
 def _default_realm(gssapi: Any) -> str | None:
-    """The default realm of krb5.conf; None if it has none."""
+    """The default realm of krb5.conf; None if krb5.conf has no default realm."""
     try:
         name = gssapi.Name("headrace", gssapi.NameType.kerberos_principal).canonicalize(gssapi.MechType.kerberos)
     except gssapi.exceptions.GSSError:
@@ -173,7 +173,7 @@ def _default_realm(gssapi: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TicketSource:
-    """Where a client's tickets come from: a keytab, or else a ticket cache. ``cache`` None: the default cache of the
+    """The source of a client's tickets: a keytab, or else a ticket cache. ``cache`` None: the default cache of the
     process (KRB5CCNAME)."""
 
     service: str
@@ -226,7 +226,7 @@ class Initiator:
             if self.source.keytab is None:
                 return self._begin(host)
             if not self._lock.acquire(timeout=LOCK_S):
-                raise NetworkError("GSSAPI: another login of this client has waited for the KDC for too long")
+                raise NetworkError("GSSAPI: another login of this client has waited for the KDC for too long; retry")
             try:
                 return self._begin_by_keytab(host)
             finally:

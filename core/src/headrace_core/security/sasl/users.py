@@ -1,7 +1,7 @@
 """Credentials of the users in the metadata image, and made-up credentials for unknown users.
 
-A server sends the salt and the iterations of a user's credential before the client proves anything. So the made-up
-credential of an unknown user must look like a real one:
+A server sends the salt and the iterations of a user's credential before the client proves anything. Therefore the
+made-up credential of an unknown user must look like a real credential:
 
 * The made-up credential has the *form* (length of the salt, iterations) of real credentials, drawn in proportion to the
   forms' frequency. When 3 of 4 users have 4,096 iterations, 3 of 4 unknown names have 4,096 iterations too, so a form
@@ -56,8 +56,8 @@ class Users:
         return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
 
     def has_password(self, user: str, password: str) -> bool:
-        """Whether a user of SCRAM has this password (for PLAIN). Both mechanisms are always checked, so that the time
-        does not show which of them the user has."""
+        """Whether a user of SCRAM has this password (for PLAIN). The credentials of both SCRAM mechanisms are
+        always checked, so that the duration does not show which credentials the user has."""
         found = [has_password(each, self.credential(each, user), password) for each in (SHA_512, SHA_256)]
         return any(found)
 

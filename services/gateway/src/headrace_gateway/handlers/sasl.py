@@ -1,5 +1,5 @@
-"""SaslHandshake (KIP-43) and SaslAuthenticate (KIP-152, KIP-368). The connection answers a failed authentication after
-a delay, and closes then (KIP-306)."""
+"""SaslHandshake (KIP-43) and SaslAuthenticate (KIP-152, KIP-368). After a failed authentication, the connection sends
+the answer with a delay, and then closes (KIP-306)."""
 
 from __future__ import annotations
 

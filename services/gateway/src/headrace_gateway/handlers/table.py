@@ -1,4 +1,4 @@
-"""Tables with the handler of each request type. ApiVersions does not advertise a type that is in neither table."""
+"""Tables with the handler of each request type. ApiVersions advertises only the request types in these tables."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Produce requests and answers with one partition, which unbatched producers send, in the flexible versions.
 
 The general codecs (schema.py) take a third of a gateway's processor time for such a request and its answer. The
-functions of this module read and write the same bytes, with few calls. The general codecs process requests of any other
-form, and damaged requests.
+functions of this module read and write the same bytes as the general codecs, with fewer function calls. The general
+codecs process requests of any other form, and damaged requests.
 
     request      null transactional id: 0 | acks int16 | timeout int32 | 2 (one topic) | topic
                  | 2 (one partition) | index int32 | records | 0 | 0 | 0 (tagged fields)

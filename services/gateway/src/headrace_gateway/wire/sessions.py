@@ -2,8 +2,8 @@
 
 A session belongs to one connection: a client that reconnects gets FETCH_SESSION_ID_NOT_FOUND, and begins a new session.
 A connection has at most one session, because no client uses more. A request that begins a session, or is without a
-session, ends the connection's current session, even if the request names an old session. This rule is for franz-go:
-when franz-go resets offsets, it drops the answer with its new session id, and then names the old session.
+session, ends the connection's current session, even if the request names an old session. franz-go needs this rule: when
+franz-go resets offsets, it drops the answer that has its new session id. Its next request then names the old session.
 """
 
 from __future__ import annotations
