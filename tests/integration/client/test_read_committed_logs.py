@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,35 @@ def test_a_consumer_reads_the_committed_records(cluster: Cluster, topic: str, ap
         assert consumer.poll(0.1) == [], "open transactions are not returned"
         assert consumer.end_offsets([partition]) == {partition: log.last_stable_offset}
         assert consumer.metrics()["records-lag-max"] == 0
+
+
+@pytest.mark.parametrize("api", ["poll", "arrow", "async poll", "async arrow"])
+def test_a_call_ends_when_the_position_has_only_moved_over_aborted_records(
+    cluster: Cluster, topic: str, api: str
+) -> None:
+    """KAFKA-12980: a program that reads to the end sees the end at once, and not after its timeout (a minute here)."""
+    log, partition = LOGS[topic], TopicPartition(topic, 0)
+    settings = {**SETTINGS, "bootstrap.servers": cluster.broker.address(), "max.partition.fetch.bytes": 200}
+
+    def blocking() -> int:
+        empty = 0
+        with Consumer(settings) as consumer:
+            consumer.assign([partition])
+            while consumer.position(partition) < log.last_stable_offset:
+                empty += not (consumer.poll(60) if api == "poll" else consumer.fetch_arrow(60).num_rows)
+        return empty
+
+    async def on_a_loop() -> int:
+        empty = 0
+        async with AsyncConsumer(settings) as consumer:
+            await consumer.assign([partition])
+            while await consumer.position(partition) < log.last_stable_offset:
+                empty += not (await consumer.poll(60) if "poll" in api else (await consumer.fetch_arrow(60)).num_rows)
+        return empty
+
+    began = time.monotonic()
+    assert (asyncio.run(on_a_loop()) if "async" in api else blocking()) > 0, "some calls find only aborted records"
+    assert time.monotonic() - began < 45
 
 
 def test_every_start_gives_the_committed_records_from_there(cluster: Cluster, topic: str) -> None:

@@ -231,7 +231,8 @@ class AsyncConsumer(ConsumerFace):
         return AwaitableSet(tp for tp, assigned in self._core.reading.partitions.items() if assigned.paused)
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Return records as soon as there are any; return an empty list after ``timeout`` seconds without records.
+        """Return records as soon as there are any; return an empty list after ``timeout`` seconds without records, or
+        earlier (see Consumer.poll).
 
         Each poll lets the event loop run once, even when fetched records are already queued. When a poll is cancelled,
         its rebalance callback continues; the next poll waits for that callback before it returns records.
@@ -246,10 +247,11 @@ class AsyncConsumer(ConsumerFace):
         await self._begin_poll()
         limit = core.reading.max_poll_records if most is None else most
         deadline = deadline_after(timeout)
+        core.reading.skipped = False
         records = await self._drain(limit, deadline)
         if records or timeout <= 0:
             return records
-        while await self._wait(deadline):
+        while not core.reading.skipped and await self._wait(deadline):
             records = await self._drain(limit, deadline)
             if records:
                 return records
@@ -411,6 +413,7 @@ class AsyncConsumer(ConsumerFace):
         core.refuse_during_process("fetch_arrow")
         await self._begin_poll()
         deadline = deadline_after(timeout)
+        core.reading.skipped = False
         while True:
             work = asyncio.ensure_future(
                 asyncio.to_thread(core.reading.take_arrow, max_bytes, columns, include_headers)
@@ -424,7 +427,7 @@ class AsyncConsumer(ConsumerFace):
                         await asyncio.wait([work])
                 core.reading.give_back()
                 raise
-            if batches or not await self._wait(deadline):
+            if batches or core.reading.skipped or not await self._wait(deadline):
                 break
         return pa.Table.from_batches(batches, schema=schema)
 

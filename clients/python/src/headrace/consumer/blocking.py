@@ -233,7 +233,9 @@ class Consumer(ConsumerFace):
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Return records as soon as there are any; return an empty list after ``timeout`` seconds without records.
+        """Return records as soon as there are any; return an empty list after ``timeout`` seconds without records. The
+        list is empty earlier if a position has moved over data without records for the caller: aborted transactions,
+        transaction markers (KAFKA-12980).
 
         Returns at most ``max_records`` (default ``max.poll.records``) of one or more partitions; the records of each
         partition are in offset order.
@@ -247,10 +249,11 @@ class Consumer(ConsumerFace):
         self._begin_poll()
         limit = core.reading.max_poll_records if most is None else most
         deadline = deadline_after(timeout)
+        core.reading.skipped = False
         records = self._drain(limit, deadline)
         if records or timeout <= 0:
             return records
-        while self._wait(deadline):
+        while not core.reading.skipped and self._wait(deadline):
             records = self._drain(limit, deadline)
             if records:
                 return records
@@ -408,7 +411,8 @@ class Consumer(ConsumerFace):
         include_headers: bool = True,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
-        """Return fetched records as an Arrow table; the table is empty after ``timeout`` seconds without records.
+        """Return fetched records as an Arrow table; the table is empty after ``timeout`` seconds without records, or
+        earlier (see ``poll``).
 
         The columns of the table are the same as in the Spark source: key, value, topic, partition, offset, timestamp,
         timestampType, headers. ``fetch_arrow`` makes no Python object for a record, and does not call deserializers.
@@ -424,9 +428,10 @@ class Consumer(ConsumerFace):
         core.refuse_during_process("fetch_arrow")
         self._begin_poll()
         deadline = deadline_after(timeout)
+        core.reading.skipped = False
         while True:
             batches = core.reading.take_arrow(max_bytes, columns, include_headers)
-            if batches or not self._wait(deadline):
+            if batches or core.reading.skipped or not self._wait(deadline):
                 break
         return pa.Table.from_batches(batches, schema=schema)
 

@@ -69,6 +69,9 @@ class Reading:
         self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow
         self._generation = 0
         self._dirty = False
+        #: Whether a position has moved over data without records for the caller since the caller's poll began: aborted
+        #: transactions, transaction markers, gaps left by compaction. Then the poll ends (KAFKA-12980).
+        self.skipped = False
 
     def traceparent(self) -> str | None:
         """The trace context of the program's current span, for the request of a commit; None if the span is not
@@ -353,8 +356,11 @@ class Reading:
                 iterator = self.next_iterator()
                 if iterator is None:
                     break
+                stood = iterator.position
                 taken = iterator.take(max_records - len(out))
                 if not taken:
+                    assert self._current is not None
+                    self.skipped |= self._current[0].next_offset > stood
                     self.finish_slice(iterator)
                     continue
                 if not self.plain:
@@ -460,6 +466,7 @@ class Reading:
                 failure = error
                 batches += self._arrow_before_damage(entries, decode)
             self._count_consumed(assigned, (assigned.position or start) - start)
+            self.skipped |= (assigned.position or start) > start
         batches = [batch for batch in batches if batch.num_rows]
         if failure is not None and not batches:
             raise failure
