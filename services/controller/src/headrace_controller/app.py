@@ -135,7 +135,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
 
 
 async def _first(*awaitables: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
-    """Wait until the first of the tasks ends; raises the task's error, if the task failed."""
+    """Wait until one of ``awaitables`` ends; raise its error if it failed."""
     futures = [asyncio.ensure_future(each) for each in awaitables]
     try:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

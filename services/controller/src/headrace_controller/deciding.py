@@ -79,7 +79,9 @@ class Decider:
             raise
         except Exception as error:
             what = type(request).__name__
-            logger.exception("the controller failed unexpectedly at %s", what, extra=log_fields(error))
+            logger.exception(
+                "unexpected error while the controller decided a %s request", what, extra=log_fields(error)
+            )
             return Decision(failure=answer_to(error, what))
 
     def propose(self, raft: RaftNode, decision: Decision) -> None:

@@ -1,5 +1,5 @@
-"""The driver: one task that runs a QuorumController by the clock and by arriving messages. The module
-quorum_controller.py defines a turn; this module schedules turns and calls the waiters of completed requests.
+"""The driver: one task that runs the turns of a QuorumController, when a turn is due by time or a message has arrived.
+The module quorum_controller.py defines a turn; this module schedules turns and calls the waiters of completed requests.
 
 A separate thread writes and flushes the log, while the event loop accepts the next requests. A request needs several
 passes of the event loop to get from its socket into a turn. With an fdatasync in each pass of the event loop, a turn
@@ -298,7 +298,7 @@ class ControllerDriver:
         self._wake.set()
 
     async def _wait(self, timeout_s: float) -> None:
-        # (No asyncio.timeout, because it would raise and catch a cancellation several times a second.)
+        # Do not use asyncio.timeout, which would raise and catch a cancellation several times a second.
         timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
         try:
             await self._wake.wait()

@@ -49,8 +49,8 @@ def new_user(user: str, mechanism: ScramMechanism, password: str, iterations: in
 
 
 def read_users(fs: FileSystem, root: str) -> tuple[ScramCredentialRecord, ...]:
-    """The first users that ``format`` wrote; empty without any. Raises CorruptLogError for a damaged file. Raises
-    OSError."""
+    """The first users that ``format`` wrote; empty if ``format`` wrote no users. Raises CorruptLogError for a damaged
+    file. Raises OSError."""
     path = f"{root.rstrip('/')}/{FIRST_USERS}"
     if not fs.exists(path):
         return ()

@@ -300,8 +300,7 @@ class QuorumController:
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
             self._applier.replace(self._storage.load_image() if received is None else received)
-        # The applied state was committed earlier; without this maximum, Raft would have to learn the commit offset
-        # again.
+        # The applied state is committed, so Raft's commit offset must not be below the applied offset.
         raft = self._raft
         raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
 

@@ -461,7 +461,8 @@ class MetadataStorage:
             job.abandon()  # another snapshot was received while the job ran, or this disk lacks committed entries
             return None
         # A log that ends below its own snapshot has lost entries. A log that ends below the snapshot is valid only if a
-        # received snapshot is about to replace the log. The recovery point distinguishes the two cases.
+        # received snapshot is about to replace the log. The recovery point shows which log has lost entries, and which
+        # log is about to be replaced.
         self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:

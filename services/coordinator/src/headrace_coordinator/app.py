@@ -334,8 +334,8 @@ class Coordinator:
         return ProducerIdBlock(answer.first, answer.length)
 
     async def _is_ours(self, runner: ShardRunner) -> bool:
-        """Whether this coordinator owns the runner's shard. The check of the ownership uses metadata with everything
-        that was committed before the call."""
+        """Whether this coordinator owns the runner's shard. The check first waits until the metadata contains
+        everything that was committed before the call."""
         await self._wait_current()
         return self._shards is not None and self._shards.has(runner)
 

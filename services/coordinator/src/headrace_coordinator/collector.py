@@ -131,8 +131,8 @@ def _group_rows(group: ListedGroup, lag: GroupLag | None, *, of_partitions: bool
         yield Row(catalog.GROUP_OFFSET_SUM, (name, topic), total)
         if topic in lags:
             yield Row(catalog.GROUP_LAG_SUM, (name, topic), lags[topic])
-    # A coordinator that has just taken over a group does not know the group's lag yet. Yield no row in this case,
-    # because a lag of zero would be wrong.
+    # Yield no lag for a group that this coordinator has just taken over: the lag is not known yet, and zero would be
+    # wrong.
     if lag_s or not offsets:
         yield Row(catalog.GROUP_LAG_SECONDS_MAX, (name,), max(lag_s, default=0.0))
     yield Row(catalog.GROUP_RECORDS_LOST, (name,), lost)

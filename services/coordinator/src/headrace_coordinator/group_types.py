@@ -220,7 +220,7 @@ class GroupsOfBothTypes:
             self._groups.check_commit(group_id, member_id, member_epoch, instance_id, partitions)
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """Raise an error unless the member may fetch offsets. Fetches of classic members are not checked, as in
+        """Raise an error unless the member may fetch offsets. Offset fetches of classic members are not checked, as in
         Kafka."""
         if not self._is_classic(group_id):
             self._groups.check_fetch(group_id, member_id, member_epoch)

@@ -39,7 +39,8 @@ from .requests import DrainBroker, Drained, UnregisterBroker
 #: Maximum number of replica moves in one plan of the balancer. With 100,000 partitions, a plan of replica moves takes
 #: 0.3 s and becomes one decision of the metadata log.
 PLAN_MOVES_MAX = 1_000
-FRUITLESS_MS = 30_000.0  #: Milliseconds until the next plan after a plan that found no possible move of a replica.
+#: Milliseconds that the balancer waits before the next plan, if a plan found no possible move of a replica.
+FRUITLESS_MS = 30_000.0
 MOVES_LEVEL = 2  #: The first metadata.version with records for queued moves (headrace_core.metadata.features).
 ENABLE_KEY = "auto.rebalance.enable"
 _NO_LOAD = BrokerLoad()

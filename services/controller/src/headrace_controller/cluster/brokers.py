@@ -1,4 +1,4 @@
-"""Registration, heartbeats, fencing and controlled shutdown of brokers (KIP-631), with ids by directory as in KIP-853.
+"""Registration, heartbeats, fencing and controlled shutdown of brokers (KIP-631); directory ids identify a broker.
 
     registered, fenced --- heartbeat, has applied its own registration ---> active
     active --- silent, disconnected for too long (sessions.py), or registered again ---> fenced

@@ -36,8 +36,9 @@ SETTINGS_BYTES_MAX = 8 << 20
 
 
 def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, str]:
-    """The configuration entries of a new topic by their dotted names, as canonical text. Raises InvalidConfigError for
-    an invalid entry, and for entries that contradict each other or the brokers' dynamic defaults."""
+    """Return the configuration entries of a new topic: each key with its value as canonical text. Raises
+    InvalidConfigError for an invalid entry, and for entries that contradict each other or the brokers' dynamic
+    defaults."""
     for name, text in given.items():
         _check_length(name, text)
     values = TOPIC.parse(given, defaults=False)

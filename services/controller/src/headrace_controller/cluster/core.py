@@ -12,9 +12,9 @@ the first request's records.
     upkeep(now) -> Decision                 work that is due by time, most urgent first; empty: no work
     replay(batch)                           another controller's decision, or from before a restart: committed at once
 
-Only records change an image, and records depend neither on a clock nor on randomness. Because records depend on nothing
-else, replaying the log on any controller gives the same image. The times of the nodes' heartbeats are not in the log
-but in ``sessions``. The times of heartbeats only decide *whether* a record is written.
+Only records change an image, and records depend neither on a clock nor on randomness. Replaying the same records on any
+controller therefore gives the same image. The times of the nodes' heartbeats are not in the log but in ``sessions``.
+The times of heartbeats only decide *whether* a record is written.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The log directory of each replica on its broker (KIP-858).
 
 A replica on a broker with one directory gets this directory when the replica is created. A broker with several
-directories chooses one by load and reports its choice. Until the broker reports its choice, the replica's directory is
-UNASSIGNED and counts as online. A later report of a replica's directory has one of three meanings. The replica moved
-between directories (KIP-113); the directory failed before the broker had reported the replica; or the replica is LOST.
-LOST means that no online directory of the broker has the replica, so an offline directory may have it.
+directories chooses a directory by load and reports its choice. Until the broker reports its choice, the replica's
+directory is UNASSIGNED and counts as online. A later report means that the replica moved between directories (KIP-113),
+that its directory failed before the first report, or that the replica is LOST. LOST means that no online directory of
+the broker has the replica, so an offline directory may have it.
 """
 
 from __future__ import annotations

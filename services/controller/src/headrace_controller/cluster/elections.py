@@ -14,19 +14,19 @@ because a leader in a failed directory could not serve.
 
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
 the high watermark does not advance. Because the high watermark does not advance, a replica that leaves a too small ISR
-still has every committed record. The replica stays eligible until the ISR is large enough again, because records are
-then committed without this replica. The ISR of a partition may become empty. When the ISR becomes empty, its last
-member moves to the ELR, and the partition has no leader until a member of the ELR works. The ELR rules rely on two
-duties of brokers. First, a leader must not advance the high watermark while the ISR is too small. Leaders and
-controllers compute the minimum with the same function, ``min_insync_replicas``. Second, a broker must not lose records
-that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always
-``commit`` (brokers.py).
+still has every committed record. A replica that left a too small ISR stays eligible until the ISR is large enough
+again, because records are then committed without it. The ISR of a partition may become empty. When the ISR becomes
+empty, its last member moves to the ELR, and the partition has no leader until a member of the ELR works. The ELR rules
+rely on two duties of brokers. First, a leader must not advance the high watermark while the ISR is too small. Leaders
+and controllers compute the minimum with the same function, ``min_insync_replicas``. Second, a broker must not lose
+records that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not
+always ``commit`` (brokers.py).
 
 The last known leader may lead again although it may have lost its last records, as in Kafka 4. After the loss of all
 eligible replicas, no replica can have more committed records than the last known leader. Because the last known leader
-may lead again, a topic with one replica and a weak flush policy recovers. The last known leader may lead again on two
-conditions. The controllers recorded this replica when the partition lost its leader, and the replica has not returned
-with an empty disk.
+may lead again, a topic with one replica and a weak flush policy recovers. The last known leader may lead again only
+while the partition's metadata names it as such. The controllers remove a last known leader that returns with an empty
+disk.
 
 Every unclean election, except the election of the last known leader, needs an operator (ElectLeaders) or
 ``unclean.leader.election.enable``. The topic's ``unclean.leader.election.enable`` has priority, then the setting of the
@@ -281,9 +281,8 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether a change of the broker may affect the partition (a cheap filter). The result is True in two cases. The
-    broker's replica could replace a missing or hindered leader, or the replica leads or is in the ISR although it does
-    not work."""
+    """Whether a change of the broker may affect the partition (a cheap filter). True if the broker's replica could
+    replace a missing or hindered leader, or if a replica that does not work leads or is in the ISR."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):
@@ -304,7 +303,7 @@ def brokers_with_elections_pending(image: MetadataImage) -> set[int]:
 
 
 def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
-    """The partition changes that follow from ``records`` of the configuration. If the records change
+    """The partition changes that follow from the configuration records ``records``. If the records change
     min.insync.replicas, a partition's ELR becomes empty when its ISR is now large enough."""
     resources = {(each.resource_type, each.resource_name) for each in records if _sets_min_insync(each)}
     if not resources:

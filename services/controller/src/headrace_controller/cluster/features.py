@@ -6,9 +6,9 @@ replicas are unregistered, so that they do not block the new level. The cluster'
 no part of the image needs the higher level (Kafka's safe downgrade). An unsafe downgrade of a feature level is refused,
 as in Kafka. A node that does not support the current feature level cannot register.
 
-Feature level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher
-metadata.version is refused with an error that names the cure. The controller writes no record field that nodes of the
-present feature level would ignore.
+At feature level 1 the metadata log has only records with the tags 1 to 8, and no eligible leader replicas. A record
+that needs a higher metadata.version is refused with an error that names the cure. The controller writes no record field
+that nodes of the present feature level would ignore.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ refuses every outdated proposal:
     metadata offset of the leader it knows min.insync.replicas, if the ISR is small else OPERATION_NOT_ATTEMPTED
 
 The last line of the table is a rule that Headrace adds to Kafka's rules for refusing proposals. A replica that leaves
-an ISR below min.insync.replicas becomes eligible (elections.py), because the leader commits no record without it. A
-leader that does not know that min.insync.replicas was raised would still commit records. The controller therefore
-accepts an ISR below min.insync.replicas, even an unchanged ISR, only from a leader that has applied the latest change
-of min.insync.replicas. (The metadata log delivers the setting min.insync.replicas and the ISR in order.)
+an ISR below min.insync.replicas becomes eligible (elections.py), because the leader commits no record without this
+replica. A leader that does not know that min.insync.replicas was raised would still commit records. The controller
+therefore accepts an ISR below min.insync.replicas, even an unchanged ISR, only from a leader that has applied the
+latest change of min.insync.replicas. (The metadata log delivers the setting min.insync.replicas and the ISR in order.)
 
 A refusal with INELIGIBLE_REPLICA changes no state. Because a refusal changes no state, an earlier attempt at the same
 partition epoch could be granted later, when the refused member works again. A leader with an earlier attempt marks its
@@ -201,9 +201,9 @@ class Altering:
 
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
-    """The partition's state after ``record`` is applied. The leader and its epoch stay, unless the leader cannot lead
-    now and another member of the ISR can (leadership.py). If the leader changes, the old leader learns the new leader
-    first from the answer to AlterPartition."""
+    """The partition's state after ``record`` is applied. The leader and its epoch change only if the leader cannot lead
+    now, and another member of the ISR can lead (leadership.py). If the leader changes, the old leader learns the new
+    leader first from the answer to AlterPartition."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:

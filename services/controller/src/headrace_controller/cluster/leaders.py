@@ -80,8 +80,8 @@ def balance(view: View) -> Decision:
 
 
 def elect_uncleanly(view: View) -> Decision:
-    """Elect leaders of partitions that have no leader and allow unclean elections, because the setting may be newer
-    than the loss of the leader."""
+    """Elect leaders of partitions that have no leader and allow unclean elections. Unclean elections may have been
+    allowed after the partition lost its leader."""
     electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     for topic, number, partition in _all(view.image):

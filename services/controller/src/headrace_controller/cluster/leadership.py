@@ -63,14 +63,14 @@ def with_reported(hindered: Hindered, broker_id: int, reported: tuple[CannotLead
 
 
 def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether no report prevents the broker's replica from leading. (``MetadataImage.is_available`` says whether the
-    replica works at all.)"""
+    """Whether the broker's replica can lead, according to the reports in ``hindered``. (``MetadataImage.is_available``
+    says whether the replica works at all.)"""
     reported = hindered.get(broker_id)
     if not reported:
         return True
     directory = partition.directory_of(broker_id)
     broker = image.brokers.get(broker_id)
-    # The replica is not placed yet, and may be in any remaining directory.
+    # The replica has no assigned directory yet, and may be in any of the broker's online directories.
     if broker is not None and directory not in broker.directory_ids:
         return not takes_nothing(broker, hindered)
     return not any(each.directory in (EVERYWHERE, directory) for each in reported)

@@ -89,7 +89,7 @@ def have_arrived(partition: PartitionImage) -> bool:
 def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
     """Guard: whether the replicas that remain after a reassignment are enough to lead and to commit records. At least
     one in-sync replica that works must remain. The replicas that remain after a reassignment must be enough for
-    acks=all, if the present replicas are."""
+    acks=all, if the present replicas are enough."""
     stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
     needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
     return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)

@@ -49,7 +49,7 @@ def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
     """Plan at most ``moves_max`` moves; with ``fill`` False, only the moves of drains.
 
     All planned moves are valid together on ``image``. The targets of a move are distinct, and added targets are active
-    and not being drained. Each partition keeps its number of replicas, and its number of racks where there is a choice.
+    and not being drained. Each partition keeps its number of replicas and, if possible, its number of racks.
     """
     planner = _Planner(image, moves_max)
     draining = [broker for broker in sorted(image.brokers) if image.brokers[broker].draining]

@@ -334,7 +334,7 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
-    """``coordinator``: (id, epoch) of the coordinator that gets the block; None: the broker gets it."""
+    """``coordinator``: (id, epoch) of the coordinator that gets the block; None: the broker gets the block."""
 
     broker_id: int = -1
     broker_epoch: int = -1
@@ -507,7 +507,7 @@ class DeleteAcls:
 
 @dataclass(frozen=True, slots=True)
 class AclResult:
-    """The outcome of one entry; without an error the entry exists."""
+    """The result of creating one entry; if ``error`` is None, the entry exists."""
 
     error: HeadraceError | None = None
 

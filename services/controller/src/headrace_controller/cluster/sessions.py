@@ -4,17 +4,17 @@
     its stream broke ---------------------> disconnected: the *grace* runs, until a heartbeat ends it
     silent for the session timeout, or disconnected for longer than the grace -----> to be fenced
 
-A new leader starts with the assumption that every node has just sent a heartbeat. No grace period runs after a change
-of leaders, because the streams broke when the old leader stopped. A change of the active controller by itself ends no
-node's session. All times in sessions are in monotonic milliseconds.
+A new leader starts with the assumption that every node has just sent a heartbeat. A change of leaders starts no grace
+period, because the old leader's streams broke when the old leader stopped. A change of the active controller by itself
+ends no node's session. All times in sessions are in monotonic milliseconds.
 
-The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A process that ends closes its
-connections, so its partitions need not wait for a whole session timeout. With the grace period, a new leader of a dead
-broker's partitions is elected after 0.5 s instead of 9 s. A broker that only lost its connection reconnects within
-milliseconds. If a connection breaks repeatedly, each break within a session timeout of the previous break doubles the
-grace period, up to the session timeout. The doubling keeps a broker with an unstable connection from being fenced and
-unfenced again and again. Breaks of a broker's connection are counted for one broker epoch. A new registration shows
-that the broker's process had ended, so the count of breaks starts again.
+The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A broker process that ends closes its
+connections, so the broker's partitions need not wait for a whole session timeout. With the grace period, a new leader
+of a dead broker's partitions is elected after 0.5 s instead of 9 s. A broker that only lost its connection reconnects
+within milliseconds. If a connection breaks repeatedly, each break within a session timeout of the previous break
+doubles the grace period, up to the session timeout. The doubling keeps a broker with an unstable connection from being
+fenced and unfenced again and again. Breaks of a broker's connection are counted for one broker epoch. A new
+registration shows that the broker's process had ended, so the count of breaks starts again.
 
 Streams have numbers, because a broker may open a new stream before the controller notices the end of the old stream.
 The controller ignores the end of a stream that is older than the broker's latest stream. The controller also accepts

@@ -66,8 +66,8 @@ T = TypeVar("T")
 
 
 class AdminHandler(admin_pb2_grpc.AdminServicer):
-    """``given``: the values of this controller's properties file; DescribeConfigs shows its topic defaults as static
-    values. ``address_of`` returns another controller's reported address; ``brokers_seen`` is described in
+    """``given``: the values of this controller's properties file; DescribeConfigs shows the file's topic defaults as
+    static values. ``address_of`` returns another controller's reported address; ``brokers_seen`` is described in
     ClusterHandler."""
 
     def __init__(

@@ -51,8 +51,8 @@ from .gateways import GatewayDirectory
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
     """A broker's last heartbeat, which arrived at the monotonic time ``at_ms``. The heartbeat names the metadata offset
-    that the broker has applied, and how many records the broker is behind. It also has the age of the broker's
-    metadata; None: unknown."""
+    that the broker has applied, and how many records the broker is behind. The heartbeat also has the age of the
+    broker's metadata; None if the age is unknown."""
 
     broker_id: int
     metadata_offset: int

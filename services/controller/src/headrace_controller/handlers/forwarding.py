@@ -2,8 +2,8 @@
 calls that only the leader can answer.
 
 Because controllers forward Admin calls to the leader, a client may use the address of any controller. The internal
-listener forwards no calls, because its callers find the leader themselves. So two controllers that take each other for
-the leader cannot forward in a loop.
+listener forwards no calls, because its callers find the leader themselves. Two controllers that take each other for the
+leader therefore cannot forward a call in a loop.
 """
 
 from __future__ import annotations

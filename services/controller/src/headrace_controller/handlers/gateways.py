@@ -13,7 +13,8 @@ from headrace_protos.v1 import cluster_pb2
 
 HOLD_S = 0.3  #: Longest time in seconds that an announcement waits for a change of the gateways before it is answered.
 #: Milliseconds without an announcement after which a gateway is removed. A killed gateway is removed at once, because
-#: the connection of its announcement breaks. A shorter time would remove running gateways on a busy machine.
+#: the connection of its announcement breaks. With a shorter timeout, running gateways on a busy machine would be
+#: removed.
 FORGET_MS = 3_000.0
 COMPLETE_MS = 2_000.0  #: Milliseconds after an election until the leader knows all running gateways.
 GATEWAYS_MAX = 1_000

@@ -1,4 +1,4 @@
-"""The age of this controller's metadata, for the controller itself and for the nodes that follow it.
+"""The age of this controller's metadata, for the controller itself and for the nodes that follow its metadata.
 
 A *barrier* is a linearizable read (ReadIndex, Raft thesis 6.4). In a barrier the leader notes its commit offset;
 afterwards a majority confirms that this controller still leads. A leader runs the barrier in its own quorum; any other
@@ -94,8 +94,8 @@ _Outcome = ReadIndex | HeadraceError
 
 class _Queue:
     """The requests that wait for a barrier of one kind, deferred or not. The task ``rounds`` runs the barriers over a
-    separate channel. If both kinds of barriers shared a channel, closing it for one kind would cancel the other kind's
-    call."""
+    separate channel. If both kinds of barriers shared a channel, closing the channel for one kind would cancel the
+    other kind's call."""
 
     def __init__(self, channels: Channels, *, is_deferred: bool) -> None:
         self._channels = channels

@@ -138,8 +138,9 @@ class RaftLog:
 
     def check_kept(self, offset: int, leader: ReplicaKey) -> None:
         """Raise CorruptLogError if the log ends below ``offset``, because the disk has then lost acknowledged entries.
-        A leader counts only entries as committed that this replica acknowledged in the leader's term. Without the check
-        of the log's end, the leader and a replica that lost entries would wait for each other forever."""
+        ``offset`` is a commit offset of the leader, at most the offset that this replica acknowledged in the leader's
+        term. Without the check of the log's end, the leader and a replica that lost entries would wait for each other
+        forever."""
         if offset > self.end_offset:
             raise CorruptLogError(
                 f"this disk lost acknowledged entries of the metadata log: controller {leader} received "

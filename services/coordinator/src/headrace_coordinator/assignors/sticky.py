@@ -1,5 +1,5 @@
-"""The ``sticky`` assignor: as even as the subscriptions allow, rack aware, and members keep their partitions if
-possible.
+"""The ``sticky`` assignor distributes partitions as evenly as possible, considers racks, and lets members keep their
+partitions if possible.
 
 If all members subscribe to the same topics, their numbers of partitions differ by at most one. No assignment that is
 equally even moves fewer partitions (``spec.quotas``).

@@ -421,8 +421,8 @@ class ClassicGroups:
         self._complete_if_all_joined(turn, group)
 
     def _complete_if_all_joined(self, turn: _Turn, group: ClassicGroup) -> None:
-        """Complete the join phase if all members have joined. In the first rebalance of a group, the join phase instead
-        lasts until the initial rebalance delay is over."""
+        """Complete the join phase if all members have joined. In the first rebalance of a group, the join phase lasts
+        until the initial rebalance delay is over, even if all members have joined."""
         is_complete = all(member.join_ticket is not None for member in group.members.values()) and not group.pending
         if group.state is ClassicState.PREPARING_REBALANCE and is_complete and group.delay_left_ms is None:
             self._complete_join(turn, group)

@@ -12,7 +12,7 @@ generation, because the subscription is older than the member's latest join.
 
 A member is removed if it does not join within its rebalance timeout after the first heartbeat that was answered with
 REBALANCE_IN_PROGRESS. A member is also removed if it does not send SyncGroup within its rebalance timeout after its
-join. (Both timeouts are Kafka's: see GroupMetadataManager.)
+join. Kafka's GroupMetadataManager has the same join timeout and sync timeout.
 """
 
 from __future__ import annotations

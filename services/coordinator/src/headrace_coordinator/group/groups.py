@@ -125,7 +125,7 @@ class Groups:
 
     def loaded(self, now_ms: int) -> Decision:
         """Called when the replay is complete: every member counts as having just sent a heartbeat. ``loaded`` also
-        removes the records of a decision that a crash interrupted."""
+        removes members without a MEMBER record, which an interrupted decision can leave in the log."""
         turn = self._turn(now_ms)
         if self._ownership is not None:  # before the replay ended, no member could be late
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms

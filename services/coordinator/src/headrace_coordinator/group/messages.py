@@ -9,8 +9,8 @@
 A shard of groups pushes two kinds of messages. A ``HeartbeatReply`` reports that the member's assignment has changed,
 and a ``MemberRemoved`` says why the member was removed.
 
-**Connections.** Each stream has a number, larger than the numbers of all earlier streams of the process. Messages from
-a stream that is older than the member's latest stream change no state.
+**Connections.** Each stream has a number, larger than the numbers of all earlier streams of this coordinator process.
+Messages from a stream that is older than the member's latest stream change no state.
 
 **Revisions.** A member's assignment has a revision, which increases with each change and is in the log. The owned
 partitions in a heartbeat are used only if the heartbeat names the latest revision of the assignment. While a heartbeat
@@ -244,8 +244,8 @@ class ListedGroup(NamedTuple):
 
 class Move(NamedTuple):
     """One partition's move in a rebalance; "" as a member means no member. ``unread_ms``: milliseconds during which the
-    partition had no reader, until the new reader confirmed. ``unread_ms`` is -1 if the time is not known (yet), if
-    there is no new reader, or if there was no old reader."""
+    partition had no reader, until the new reader confirmed its assignment. ``unread_ms`` is -1 if the time is not known
+    (yet), if there is no new reader, or if there was no old reader."""
 
     topic_id: bytes
     topic: str

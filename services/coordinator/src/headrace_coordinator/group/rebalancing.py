@@ -1,5 +1,5 @@
-"""Follow-up of a change in a group: a new group epoch, a new target assignment, and a step of every member towards its
-target (KIP-848).
+"""Follow up a change in a group (KIP-848): start a new group epoch and target assignment, and advance every member
+towards its target.
 
     something changed ---> group epoch + 1 ---> target of that epoch ---> members advance (reconciling.py), pushes
 
@@ -127,8 +127,8 @@ class Rebalancing:
         group.assigned_ms = turn.steady_ms
 
     def _assignor(self, group: Group) -> str:
-        """The assignor that most members prefer. Among equally preferred assignors, or without a preference, the first
-        assignor in the coordinator's list."""
+        """The assignor that most members prefer. Among equally preferred assignors, or without a preference, the result
+        is the first assignor in the coordinator's list."""
         wanted = Counter(member.said.assignor for member in group.members.values() if member.said.assignor)
         return max(self._settings.assignors, key=lambda name: wanted[name])
 

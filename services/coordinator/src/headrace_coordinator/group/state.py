@@ -59,9 +59,9 @@ class Group:
     of members that use the classic protocol.
 
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
-    the time of the last target. ``released``: since when each partition has had no reader. ``unread_ms``: for how long
-    each partition had no reader. ``vacated`` maps the partitions of departed members to their former owners, and
-    ``departed`` has the reasons of the departures; ``story`` records the rebalance in progress.
+    the time of the last target. ``released``: the time from which on each partition has had no reader. ``unread_ms``:
+    for how long each partition had no reader. ``vacated`` maps the partitions of departed members to their former
+    owners, and ``departed`` has the reasons of the departures; ``story`` records the rebalance in progress.
     """
 
     def __init__(self, group_id: str) -> None:

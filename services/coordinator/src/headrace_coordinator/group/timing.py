@@ -1,5 +1,5 @@
-"""Sessions of members, and a queue of members and groups to check, ordered by time. Neither the sessions of members nor
-the queue of checks are in the log. A new owner of the shard assumes that every member has just sent a heartbeat, so a
+"""Sessions of members, and a queue of members and groups to check, ordered by time. The sessions of members and the
+queue of checks are not in the log. A new owner of the shard assumes that every member has just sent a heartbeat, so a
 change of coordinators affects no member.
 
     heartbeat --------------------------> connected, silent for 0 ms
@@ -9,8 +9,8 @@ change of coordinators affects no member.
 If a connection breaks repeatedly, each break within a session timeout of the previous break doubles the grace period,
 up to the session timeout.
 
-The rebalance timeout is measured from the heartbeat in which the member repeats the revision with the revocation. A
-member that has not received the revocation reads all its partitions until its session times out.
+The rebalance timeout begins with the first heartbeat that names the assignment revision with the revocation. A member
+that has not received the revocation reads all its partitions until its session times out.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Session:
         """Whether the member failed to release partitions within the rebalance timeout.
 
         Guard: the rebalance timeout begins when the member reports that it knows of the revocation. The rebalance
-        timeout begins at the latest after a session timeout, in which every answer contained the revocation. Only a
-        member that sends a heartbeat after the timeout counts as slow, because a connected member receives the
-        revocation at once. A silent member (disconnected, or reading without a coordinator) reads all its partitions
-        until its session times out, which may be after the rebalance timeout.
+        timeout begins at the latest one session timeout after the revocation, because every answer in this time
+        contained the revocation. Only a member that sends a heartbeat after the timeout counts as slow, because a
+        connected member receives the revocation at once. A silent member (disconnected, or reading without a
+        coordinator) reads all its partitions until its session times out, which may be after the rebalance timeout.
 
         Whether a member released its partitions in time is judged by its first heartbeat after the rebalance timeout,
-        not by its last heartbeat. ``now_ms`` is the time of a proof of ownership. A member that sends heartbeats more
-        often than ownership is proven would always have sent a heartbeat after the last proof.
+        not by its last heartbeat. ``now_ms`` is the time of a proof of ownership. The last heartbeat of a member with
+        frequent heartbeats is always later than the last proof of ownership, so it decides nothing.
         """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
@@ -102,9 +102,9 @@ class Ownership:
     """Time up to which this coordinator is proven to have owned the shard. Guard: no member is removed for a time that
     is later than the last proof of ownership.
 
-    Two coordinators of one shard cannot both write. However, a deposed coordinator that does not know that it was
-    deposed can write until the next coordinator has claimed the shard. If there is no other coordinator, the shard may
-    wait long for its next owner. A member may find in the metadata that its coordinator was deposed before the member's
+    Two coordinators of one shard cannot both write. A deposed coordinator that does not know that it was deposed can
+    still write until the next coordinator has claimed the shard. If there is no other coordinator, the shard may wait
+    long for its next owner. A member may find in the metadata that its coordinator was deposed before the member's
     grace period was over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a
     deposed coordinator must not reassign the member's partitions. A proof of ownership is valid for a time in the past,
     so an append that arrives later does no harm.
@@ -127,8 +127,8 @@ Matter = tuple[str, str]  #: A group, and its member
 
 class Agenda:
     """The queue of checks. Each member or group to check has one entry, with the earliest time at which the check may
-    be due. If the check then comes too early, the checker adds the entry again with a later time. Therefore a
-    heartbeat, which only delays a check, need not change the queue."""
+    be due. If a check comes too early, the checker adds the entry again with a later time. A heartbeat only delays a
+    check, so a heartbeat need not change the queue."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Matter]] = []

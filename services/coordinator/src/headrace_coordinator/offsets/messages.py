@@ -60,8 +60,8 @@ class CommitTransactionOffsets(NamedTuple):
     The reply to a request without ``verification`` is a Verification. The caller then adds the shard to the transaction
     at the transaction's coordinator, or verifies that the producer has added it (version 1). If the coordinator
     confirms, the caller sends the request again, with the verification and the epoch of the transaction's shard
-    (``coordinator_epoch``). The reply is then OffsetsCommitted. If the coordinator does not confirm, the caller sends
-    VerificationFailed.
+    (``coordinator_epoch``). The reply to a request with ``verification`` is OffsetsCommitted. If the coordinator does
+    not confirm, the caller sends VerificationFailed.
 
     ``sequence``: the number of the request among the producer's requests of the transaction; 0: without a number."""
 

@@ -7,8 +7,8 @@ group has members, nor while a transaction may still change it. An empty group i
 The wall clock of a coordinator may jump. Ages of commits are wall-clock differences between two processes: the
 coordinator that wrote the commit, and this coordinator. Because ages are differences between wall clocks, a jump of the
 wall clock forward makes all offsets look old. Therefore a check that comes much too late by this coordinator's own
-clock removes no offset, and only counts as the last check. So no offset expires while the clock is wrong for less than
-``offsets.retention.check.interval.ms``, or after a pause of the coordinator.
+clock removes no offset, and only counts as the last check. No offset therefore expires while the clock is wrong for
+less than ``offsets.retention.check.interval.ms``, or after a pause of the coordinator.
 """
 
 from __future__ import annotations

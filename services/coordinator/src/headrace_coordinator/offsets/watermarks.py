@@ -52,9 +52,9 @@ class WatermarkHistory:
         """Add a leader's current high watermark.
 
         A high watermark below the previous high watermark means an unclean election, or a new leader without
-        acknowledgements so far. In both cases, the samples above the new high watermark are dropped. If the clock was
-        set back, all samples are moved back by the same time. A reported duration is therefore never longer than the
-        real duration.
+        acknowledgements so far. When the high watermark goes back, the samples above the new high watermark are
+        dropped. If the clock was set back, all samples are moved back by the same time. A reported duration is
+        therefore never longer than the real duration.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start

@@ -126,7 +126,7 @@ class Shards:
         self._own(image)
 
     def _own(self, image: MetadataImage) -> None:
-        """Guard: the shards that the metadata assigns to this coordinator with its epoch."""
+        """Guard: return only the shards that the metadata assigns to this coordinator with its epoch."""
         self._counts = {}
         ours: dict[TopicPartition, tuple[bytes, int]] = {}
         coordinator_id, coordinator_epoch = self._who

@@ -7,9 +7,9 @@
 A request for the next transaction is parked while markers are missing, so that producers and partitions' leaders need
 not poll. When the last marker is written, the request is decided again at once. Its record and the record that
 completes the former transaction therefore share one append. A parked request is answered at the latest when its time
-limit ends, or when the coordinator stops serving the shard. A parked request is dropped when its caller disconnects. If
-the request stayed parked, a dropped caller's InitProducerId would later fence the same producer's repeated
-InitProducerId.
+limit ends, or when the coordinator stops serving the shard. A parked request is dropped when its caller disconnects. An
+InitProducerId that stayed parked after its caller disconnected would later fence the InitProducerId that the producer
+repeats.
 """
 
 from __future__ import annotations

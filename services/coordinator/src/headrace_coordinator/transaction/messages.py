@@ -110,8 +110,8 @@ class DescribeSink(NamedTuple):
 class CommitSinkBatch(NamedTuple):
     """Commit the transactions of ``tokens``, unless the batch or a later batch is already decided. All other
     transactions of the sink, up to the decided batch, are aborted. ``is_final``: no batch follows. ``generation``: the
-    generation that every task of the batch got from DescribeSink, even a task without a transaction. None: only the
-    tokens' generations are checked."""
+    generation that DescribeSink returned to all tasks of the batch; None: only the generations of the tokens are
+    checked."""
 
     sink: str
     batch: int

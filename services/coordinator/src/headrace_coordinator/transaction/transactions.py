@@ -268,9 +268,9 @@ class TransactionsStateMachine:
         return ProducerIdentity(former.producer_id, former.epoch + 1)
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
-        """Check that the producer with the identity ``expected`` may continue (KIP-360). The identity of a producer
-        that continues must be the current identity. The previous identity may also continue, if the current identity
-        was assigned to the producer and the answer was lost."""
+        """Check that the producer with the identity ``expected`` may continue (KIP-360). A producer may continue with
+        the current identity. If no transaction is open, a producer may also continue with its previous identity,
+        because the answer with the current identity may have been lost."""
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
