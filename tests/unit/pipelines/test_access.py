@@ -110,7 +110,7 @@ def test_secrets_are_hidden(file: Path) -> None:
     [
         ("sasl.passwort=x", "unknown consumer configuration key 'sasl.passwort'"),
         ("acks=many", "acks='many'"),
-        ("group.id=mine", "-X group.id: this command sets the key itself; leave it out"),
+        ("group.id=mine", "-X group.id: this command sets group.id itself; leave this -X out"),
     ],
 )
 def test_a_wrong_key_is_named(pair: str, message: str) -> None:

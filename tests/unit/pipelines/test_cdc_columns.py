@@ -84,7 +84,7 @@ def test_keys_must_not_be_null() -> None:
         (row_schema(field("x", "int32"), field("X", "int32")), "two columns are named 'x'"),
         (row_schema(field("__lsn", "int32")), "'__lsn' has a backtick in its name, or begins with '__'"),
         (row_schema(field("a`b", "int32")), "'a`b' has a backtick in its name"),
-        (row_schema(field("x", "int128")), "'int128', which Connect does not have"),
+        (row_schema(field("x", "int128")), "'int128', which is not a type of Kafka Connect"),
         (row_schema({"type": "int32"}), "has no name"),
         (row_schema(field("x", "bytes", name="org.apache.kafka.connect.data.Decimal")), "has no scale"),
         (

@@ -256,7 +256,7 @@ def test_bad_records_become_dead_letters_and_the_others_count(shard: Shard) -> N
     bad_account = shard.record("c", ACCOUNT)._replace(value=b"[]")
     found = shard.batch(shard.record("c", ACCOUNT), *(each._replace(sent_ms=9) for each in rubbish), bad_account)
     assert sorted(reasons(found)) == [
-        (1, "customer: differs from the key of the record"),
+        (1, "customer: not the customer in the record's key"),
         (2, "value: malformed JSON"),
         (3, "cents: missing, or not a whole number of 1 or more"),
         (4, "value: not a JSON object"),

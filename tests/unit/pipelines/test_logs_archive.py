@@ -124,7 +124,7 @@ def test_a_time_that_is_none_is_refused(filled: Path, capsys: pytest.CaptureFixt
     with pytest.raises(InvalidArgumentError, match="since='yesterday'"):
         texts(filled, since="yesterday")
     assert archive.main([str(filled), "--until", "13"]) == 1
-    assert "until='13': must be like 2015-05-18 or 2015-05-18T08:00" in capsys.readouterr().err
+    assert "until='13': must be a date or a time such as 2015-05-18 or 2015-05-18T08:00" in capsys.readouterr().err
 
 
 def test_a_search_beside_a_retention_finds_what_is_left(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,8 +153,8 @@ def given_access(arguments: argparse.Namespace) -> Access | None:
     servers = named_servers(arguments)
     if servers is None:
         raise InvalidConfigError(
-            "a run deletes and creates topics, so name its cluster: add --bootstrap-servers HOST:PORT,...; or leave "
-            "out --command-config and -X"
+            "--command-config and -X name no cluster; a run deletes and creates topics, so name its cluster: "
+            "add --bootstrap-servers HOST:PORT,..., or leave out both flags"
         )
     return access_of(arguments, servers)
 
@@ -179,7 +179,7 @@ def _check(name: str, value: str) -> None:
     if name.startswith(_REGISTRY) or name == _SERVERS:
         return
     if name in _OWN:
-        raise InvalidConfigError(f"-X {name}: this command sets the key itself; leave it out")
+        raise InvalidConfigError(f"-X {name}: this command sets {name} itself; leave this -X out")
     kinds: Iterable[ConfigDef] = [kind for kind in _KINDS if _is_of(kind, name)] or [CONSUMER]
     for kind in kinds:
         kind.parse({name: value}, defaults=False)

@@ -43,8 +43,8 @@ NEEDED = ("key", "value", "topic", "partition", "offset", "timestamp", "headers"
 HEADERS_TYPE = RECORD_WITH_HEADERS["headers"].dataType.simpleString()
 #: Options of a sink for records above 1 MiB; brokers accept requests of up to 16 MiB.
 LARGE_RECORDS = {"headrace.batch.size": "16000000", "headrace.max.request.size": "16000000"}
-#: ``max.message.bytes`` of a dead-letter topic is larger than that of the source topic by this number of bytes, because
-#: a dead letter has additional headers.
+#: Number of bytes that are added to the source topic's ``max.message.bytes`` for its dead-letter topic, because a dead
+#: letter has additional headers.
 HEADER_BYTES = 16_384
 
 

@@ -22,8 +22,8 @@ from headrace_spark.session import LOCAL_DEFAULTS
 _DRIVER_OPTIONS, _EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
 #: Limits of the checkpoint and the memory of a query. Spark's defaults keep 100 batches, write a snapshot after ten
-#: batches, and give each partition of a state 8 MiB of cache. A query that has a batch only every few minutes needs
-#: hours to reach these limits, and its checkpoint and memory grow until then.
+#: batches, and give each partition of a state 8 MiB of cache. With Spark's defaults, the checkpoint and the memory of a
+#: query with a batch every few minutes grow for hours.
 _BOUNDS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",

@@ -56,7 +56,9 @@ def read_range(
             message = f"{where}: offsets {position} to {end} were not read: the topic was deleted and created again"
             if fail_on_data_loss:
                 raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
-            logger.warning("%s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE)
+            logger.warning(
+                "data loss: %s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE
+            )
             return
         except (OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicOrPartitionError) as error:
             try:
@@ -66,7 +68,9 @@ def read_range(
                 message = f"{where}: offsets {position} to {end} were not read: the topic no longer exists"
                 if fail_on_data_loss:
                     raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}") from error
-                logger.warning("%s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE)
+                logger.warning(
+                    "data loss: %s: %d offsets are skipped. %s", message, end - position, FAIL_ON_DATA_LOSS_FALSE
+                )
                 return
             if isinstance(error, UnknownTopicOrPartitionError) and earliest <= position and end <= latest:
                 raise  # raise, because the topic exists: a node lags, and nothing is lost
@@ -80,7 +84,7 @@ def read_range(
             end = min(end, max(latest, position))
             missing -= end - position
             logger.warning(
-                "%s: %d offsets are skipped, continuing at offset %d. %s",
+                "data loss: %s: %d offsets are skipped, continuing at offset %d. %s",
                 message,
                 missing,
                 position,

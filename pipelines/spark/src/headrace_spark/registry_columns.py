@@ -183,8 +183,8 @@ class _Shipped:
         return pa.StructArray.from_arrays([found, texts], [VALUE, REASON])
 
 
-#: Cached converters by process id, function name and pickled state. The key includes the process id, because workers
-#: are forks.
+#: Cached converters by process id, function name and pickled state. The key of a cached converter includes the process
+#: id, because workers are forks.
 _kept: dict[tuple[int, str, bytes], _Converter] = {}
 
 

@@ -113,7 +113,8 @@ def _is_passing(error: HeadraceError) -> bool:
 
 
 # -- the clients of a worker process. The last clients stay open, because Spark ends its workers with a signal. The keys
-# of the clients include the process id, because workers are forked processes; the least recently used one comes first.
+# of the clients include the process id, because workers are forked processes; the least recently used client comes
+# first.
 
 #: Maximum number of clients of one kind that a worker keeps. Each delegation token needs its own clients.
 KEPT = 4

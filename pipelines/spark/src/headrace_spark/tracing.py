@@ -25,7 +25,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 #: Maximum number of rows of one task that get a span of the source.
 ROWS_MAX = 64
 #: Seconds that the end of a task waits until its spans are sent. If the collector is not reachable, each task takes
-#: longer by this time.
+#: longer by FLUSH_S.
 FLUSH_S = 2.0
 
 #: The id of the process that has set the TracerProvider; a forked worker has another process id.

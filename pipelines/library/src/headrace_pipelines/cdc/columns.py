@@ -33,7 +33,7 @@ from headrace_core.errors import InvalidArgumentError
 COLUMNS_MAX = 1_600
 #: The field that contains the whole JSON text if the text does not fit its schema (events.py).
 CORRUPT = "__corrupt"
-#: The pipeline's own columns begin with this prefix.
+#: Prefix of the columns that the pipeline adds.
 _OWN = "__"
 #: Maximum precision of a decimal column.
 DIGITS_MAX = 38
@@ -98,7 +98,7 @@ def _schema(text: str) -> Mapping[str, Any]:
 def _fields(schema: Mapping[str, Any], what: str) -> list[dict[str, Any]]:
     fields = schema.get("fields")
     if schema.get("type") != "struct" or not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
-        raise EventSchemaError(f"{what} is not a struct with fields")
+        raise EventSchemaError(f"{what} is not a struct with fields; check that Debezium writes this topic")
     return fields
 
 
@@ -140,7 +140,7 @@ def _column(field: Mapping[str, Any]) -> Column:
     if meaning == "io.debezium.time.ZonedTimestamp":
         return Column(name, "TIMESTAMP", is_nullable)
     if kind not in _PLAIN:
-        raise EventSchemaError(f"the column {name!r} has the type {kind!r}, which Connect does not have")
+        raise EventSchemaError(f"the column {name!r} has the type {kind!r}, which is not a type of Kafka Connect")
     return Column(name, _PLAIN[kind], is_nullable, _TIMES.get(meaning) if isinstance(meaning, str) else None)
 
 

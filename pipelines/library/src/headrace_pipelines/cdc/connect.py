@@ -25,7 +25,7 @@ from .postgres import DATABASE, HOST, USER
 KAFKA, DEBEZIUM = "4.3.0", "3.6.1.Final"
 #: Name of the connector.
 CONNECTOR = "cdc"
-#: Seconds until a connector and its task must run. Most of this time is the start of the worker.
+#: Seconds until a connector and its task must run. The start of the worker takes most of these seconds.
 RUNNING_S = 120.0
 _FETCH_S, _COMPILE_S, _STOP_S = 580.0, 120.0, 30.0
 #: Apicurio's converter for Avro. Confluent's own converter is not in Maven's public repository.
@@ -45,7 +45,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 </dependencies></project>
 """
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
-#: The worker's group; its topics begin with this name, too.
+#: The worker's group id, which is also the prefix of the worker's topics.
 GROUP = "cdc.connect"
 #: The worker's topics: a run replaces them, because the positions of an earlier run belong to another PostgreSQL
 #: server.

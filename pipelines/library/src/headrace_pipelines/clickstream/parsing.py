@@ -18,7 +18,7 @@ from .schema import LINE_HEADER, REQUEST
 #: Largest allowed difference between the time in a line and the timestamp of its record.
 CLOCK_S_MAX = 86_400
 
-#: A crawler request has the agent ``-``, or an agent that contains one of these words.
+#: Words in the agents of crawlers. A request with the agent ``-`` also counts as a crawler request.
 _CRAWLERS = r"(?i)bot|crawl|spider|slurp|feed|archiver"
 #: Matches files that pages load; a request for one of these files is not a view.
 _ASSETS = r"(?i)\.(png|jpg|jpeg|gif|ico|css|js|svg|ttf|woff|eot)$"

@@ -23,8 +23,7 @@ from ..workers import Worker
 from .parsing import CLOCK_S_MAX
 from .schema import LINE_HEADER, LOG
 
-#: The replay's clock begins at the median time of this number of first lines, so that one line with a wrong time has no
-#: effect.
+#: Number of first lines whose median time starts the replay's clock: a single line with a wrong time has no effect.
 _FIRST = 9
 #: Longest pause in seconds between two checks for a stop request.
 _LOOK_S = 0.1

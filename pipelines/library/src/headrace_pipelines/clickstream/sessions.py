@@ -6,7 +6,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-#: Spark begins a new session when the gap is reached, so the gap is a moment longer than half an hour.
+#: Spark begins a new session when a pause is as long as the gap, so the gap is a moment longer than half an hour.
 GAP = "30 minutes 1 millisecond"
 
 #: The steps of the funnel, in order: a visitor arrives, then reads something, then downloads a file.

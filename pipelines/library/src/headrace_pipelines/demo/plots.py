@@ -12,7 +12,7 @@ from ..charts import FAINT, INK, charts
 from .pipeline import Answer
 
 AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
-#: The line chart leaves out the mean of fewer departures than this number.
+#: Least number of departures whose mean the line chart shows.
 FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
 

@@ -48,14 +48,14 @@ SHARDS = 16
 #: Number of buckets into which a shard divides its customers. About thirty customers in a bucket are best: a batch
 #: writes each bucket that has a new payment.
 BUCKETS = 8
-#: If a customer makes no payment for this number of milliseconds, by the timestamps of the records, the job forgets the
-#: customer's history. At 2,000 payments a second, this time is 100 days by the clock of the payments.
+#: Milliseconds without a payment, by the timestamps of the records, after which the job forgets a customer's history.
+#: At 2,000 payments a second, 10 minutes of timestamps are 100 days by the clock of the payments.
 HISTORY_MS = 600_000
-#: Spark removes a bucket of histories that no batch has written for this time on the wall clock. Topics keep their
-#: records for seven days by default, so a query that was stopped for longer has lost payments anyway.
+#: Milliseconds (wall clock) without a write after which Spark removes a bucket of histories. Topics keep their records
+#: for seven days by default, so a query that was stopped for longer has lost payments anyway.
 BUCKET_TTL_MS = 7 * 86_400_000
-#: If the query has not read a payment's account this many milliseconds after the batch that read the payment, the
-#: payment becomes a dead letter. Payments and accounts come from different systems, and may be seconds apart. Spark
+#: Milliseconds that a payment waits for its account, from the batch that read the payment. A payment that has waited
+#: longer becomes a dead letter. Payments and accounts come from different systems, and may be seconds apart. Spark
 #: passes the records of a batch to the query before it fires timers. If all records of a shard in a batch are older
 #: than ACCOUNT_WAIT_MS, the query may not have read the accounts yet. No payment of the shard then becomes a dead
 #: letter in the batch.
@@ -63,8 +63,8 @@ ACCOUNT_WAIT_MS = 5_000
 #: Maximum number of characters of a payment's headers, as JSON. A payment without an account is kept in the state, with
 #: its headers, until the account arrives.
 HEADERS_MAX = 16_384
-#: Bad records are returned to Spark in data frames of about this size in bytes. Not all large records are then in
-#: memory at the same time.
+#: Approximate size, in bytes, of the data frames in which bad records are returned to Spark. Not all large records are
+#: then in memory at the same time.
 FRAME_BYTES = 8_000_000
 
 ACCOUNT = "usual_cents BIGINT"
@@ -259,7 +259,7 @@ class Detector(StatefulProcessor):
             return None
         account = account_of(record.value)
         if account.customer != customer:
-            raise InvalidRecordError("customer: differs from the key of the record")
+            raise InvalidRecordError("customer: not the customer in the record's key")
         self._accounts.updateValue((customer,), (account.usual_cents,))
         return account
 
@@ -305,7 +305,7 @@ def _payment_of(customer: str, record: Record) -> Payment:
     """The payment in the record. Raises InvalidRecordError."""
     payment = payment_of(record.value)
     if payment.customer != customer:
-        raise InvalidRecordError("customer: differs from the key of the record")
+        raise InvalidRecordError("customer: not the customer in the record's key")
     return payment
 
 

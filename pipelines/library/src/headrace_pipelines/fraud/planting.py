@@ -28,7 +28,7 @@ START_MS = 1_767_225_600_000
 PAYMENTS_A_DAY = 3
 DAY_MS = 86_400_000
 CUSTOMERS = 4_000
-#: A short run has fewer customers, so that each customer still makes about this number of payments.
+#: Average number of payments of each customer in a short run, which has fewer customers than a long run.
 PAYMENTS_OF_A_CUSTOMER = 30
 #: After every NEW_CUSTOMER_EVERY payments, a new customer opens an account, and the oldest customer stops paying.
 NEW_CUSTOMER_EVERY = 400

@@ -16,8 +16,8 @@ from .schema import AMOUNT, TESTING, TRAVEL, VELOCITY, Account, Payment, Place
 
 MINUTE_MS = 60_000
 
-#: Payments below this amount are small: thieves test a stolen card with amounts that the customer overlooks. A coffee
-#: costs more than a small payment.
+#: Upper limit of small payments. Thieves test a stolen card with amounts that the customer overlooks. The limit is
+#: below the price of a coffee.
 SMALL_CENTS = 200
 #: Card testing: a customer's last TESTING_PAYMENTS small payments are all within TESTING_MS. A customer who pays at
 #: parking meters seldom makes so many small payments.

@@ -9,8 +9,8 @@ from typing import Any
 from .planting import Fraud
 from .schema import KINDS, Alert
 
-#: Alerts of one kind for one customer belong to one incident if their payments are less than this number of
-#: milliseconds apart.
+#: Upper limit, in milliseconds, of the time between two payments of one incident. An incident has alerts of one kind
+#: for one customer.
 INCIDENT_MS = 3_600_000
 
 

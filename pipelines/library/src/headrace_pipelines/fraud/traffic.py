@@ -21,8 +21,8 @@ from .schema import ACCOUNTS, ALERTS, PAYMENTS, Account, Alert, Payment, alert_o
 
 #: Length in seconds of the slices in which payments are sent.
 _SLICE_S = 0.01
-#: Maximum number of sent records whose futures are not checked yet. At this number, the traffic waits for the oldest
-#: future, so a slow cluster slows the traffic down.
+#: Maximum number of sent records whose futures are not checked yet. When _OPEN_MAX futures are open, the traffic waits
+#: for the oldest one, so a slow cluster slows the traffic down.
 _OPEN_MAX = 20_000
 
 
@@ -97,7 +97,7 @@ class Traffic(Worker):
                         break
                     self._count(event)
                 # The timestamp of a delayed payment is the time when it was due, so its latency includes the delay.
-                # Accounts get timestamps from the same clock, so timestamps have the order of the events.
+                # Accounts and payments get timestamps from the same clock, so timestamps have the order of the events.
                 timestamp_ms = time.time() * 1000
                 if began_s is not None:
                     timestamp_ms = min(timestamp_ms, self.began_ms + due_s * 1000)

@@ -131,7 +131,9 @@ def _time(name: str, value: str) -> datetime | None:
         time = datetime.fromisoformat(value)
         return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        raise InvalidArgumentError(f"{name}={value!r}: must be like 2015-05-18 or 2015-05-18T08:00") from None
+        raise InvalidArgumentError(
+            f"{name}={value!r}: must be a date or a time such as 2015-05-18 or 2015-05-18T08:00"
+        ) from None
 
 
 def _is_near(path: Path, first: datetime | None, last: datetime | None) -> bool:
@@ -144,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m headrace_pipelines.logs.archive", description="Search the archive of the pipeline logs."
     )
     parser.add_argument("archive", type=Path, help="the directory of the archive, such as build/pipelines/logs/archive")
-    parser.add_argument("text", nargs="?", default="", help="a text that the line contains")
+    parser.add_argument("text", nargs="?", default="", help="only lines that contain this text")
     parser.add_argument("--host", default="", help="only lines of this host, such as web-07")
     parser.add_argument("--status", type=int, default=0, help="only lines with this HTTP status, such as 503")
     parser.add_argument(

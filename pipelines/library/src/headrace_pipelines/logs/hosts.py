@@ -19,10 +19,10 @@ from ..clickstream.replay import lines as timed_lines
 from ..workers import Worker
 
 HOSTS = 40
-#: The planted outage: this host answers 503 to requests of these hours of the log.
+#: The planted outage: a host, and the hours of the log in which the host answers 503.
 SICK_HOST = "web-07"
 SICK_FROM, SICK_TO = "18/May/2015:08", "18/May/2015:20"
-#: A file is rotated when it has this number of lines.
+#: Number of lines after which a host rotates its file.
 ROTATE_LINES = 100
 FILE = "access.log"
 

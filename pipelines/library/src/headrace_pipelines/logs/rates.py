@@ -11,7 +11,8 @@ from .schema import ALERTS, RATES
 #: the speed of the replay a second is hours of the log.
 WATERMARK = "2 days"
 WINDOW = "3 hours"
-#: A window becomes an alert if at least this share of its requests, and at least FAILURES_MIN of them, failed.
+#: A window becomes an alert if at least the share FAILURE_SHARE of its requests failed, and at least FAILURES_MIN
+#: requests.
 FAILURE_SHARE, FAILURES_MIN = 0.5, 2
 
 

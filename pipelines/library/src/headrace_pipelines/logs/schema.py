@@ -21,5 +21,6 @@ REQUEST = (
     "host STRING, time TIMESTAMP, address STRING, method STRING, path STRING, status INT, bytes BIGINT, "
     "referrer STRING, agent STRING, text STRING"
 )
-#: ``errors``: status of 400 and above; ``failures``: of 500 and above.
+#: ``errors``: number of requests with a status of 400 or more. ``failures``: number of requests with a status of 500 or
+#: more.
 RATE = "window TIMESTAMP, host STRING, requests BIGINT, errors BIGINT, failures BIGINT"

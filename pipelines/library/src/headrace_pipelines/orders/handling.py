@@ -37,7 +37,7 @@ from .model import InvalidCommandError, Order, apply, check, decide, is_repeated
 
 SNAPSHOT_EVERY = 500
 BATCH_RECORDS = 500
-#: A dead handler's transaction is aborted after this time, unless its successor with the same name ends it earlier.
+#: Transaction timeout of a handler. A successor with the same name ends the transaction of a dead handler earlier.
 TRANSACTION_TIMEOUT_MS = 10_000
 #: Maximum time for which a restore waits for the next record, because an open transaction may have to time out first.
 STALL_S = 60.0

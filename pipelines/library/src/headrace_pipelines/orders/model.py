@@ -17,8 +17,8 @@ from typing import Any
 
 from .schema import CENTS_MAX, ID_CHARS_MAX, LINES_MAX, QUANTITY_MAX
 
-#: Ids of the last commands that an order remembers. If more commands than this lie between a command and its
-#: repetition, the repetition counts as a new command.
+#: Number of command ids that an order remembers. A repetition counts as a new command if at least REMEMBERED other
+#: commands came in between.
 REMEMBERED = 64
 
 NEW, PLACED, PAID, SHIPPED, DELIVERED, CANCELLED = "new", "placed", "paid", "shipped", "delivered", "cancelled"

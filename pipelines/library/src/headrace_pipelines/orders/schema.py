@@ -21,8 +21,8 @@ SNAPSHOTS = "orders.snapshots"
 TOPICS = (COMMANDS, EVENTS, REPLIES, SNAPSHOTS)
 GROUP = "orders.handlers"
 
-#: The key of the record with the position in each partition of SNAPSHOTS. No order has this id, because ids have no
-#: control characters.
+#: The key of the record with the position in each partition of SNAPSHOTS. No order has POSITION_KEY as its id, because
+#: ids have no control characters.
 POSITION_KEY = b"\x00position"
 
 #: Limits for commands, which may come from unknown programs.

@@ -15,7 +15,7 @@ CALL_S = 0.001
 CACHE_SIZE, CACHE_TTL_S = 100, 2.0
 #: Maximum number of records of a scene, because the run keeps all records and their notes in memory.
 RECORDS_MAX = 1_000_000
-#: Records that ``process`` handles at the same time.
+#: Maximum number of records that ``Consumer.process`` handles at the same time.
 CONCURRENCY = 64
 
 

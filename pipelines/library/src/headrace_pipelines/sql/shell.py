@@ -26,7 +26,7 @@ from .tokens import Typed
 #: Seconds between two checks of a statement, and maximum seconds to wait for the end of a cancelled statement.
 _LOOK_S, CANCEL_S = 0.05, 30.0
 PROMPT, MORE = "sql> ", "...> "
-#: A line with one of these words alone ends the shell, or prints HELP; it needs no semicolon.
+#: Words that end the shell or print HELP when they are alone in a line. These words need no semicolon.
 _ENDS, _HELPS = ("exit", "quit"), ("help", "?")
 HELP = """\
 CREATE STREAM t (id INT, name STRING) WITH (topic = 't', partitions = 1);   declare a topic as a table

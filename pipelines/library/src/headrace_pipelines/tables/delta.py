@@ -155,7 +155,7 @@ class DeltaLakeTable(LakeTable):
         return Compacted(before, len(table.file_uris()))
 
 
-#: In a merge with deletes, the rows have this column: False deletes the row from the table.
+#: Temporary column of the rows in a merge with deletes: False deletes the row from the table.
 _KEPT = "__headrace_kept"
 
 

@@ -56,7 +56,9 @@ class IcebergTable(LakeTable):
         """The rows of the table now, or at a snapshot of the table. Raises TableNotFoundError."""
         table = self._open()
         if version is not None and table.snapshot_by_id(version) is None:
-            raise TableNotFoundError(f"there is no snapshot {version} of the Iceberg table {self.name}")
+            raise TableNotFoundError(
+                f"there is no snapshot {version} of the Iceberg table {self.name}; versions() lists the snapshots"
+            )
         fields = ("*",) if columns is None else tuple(columns)
         rows = table.scan(snapshot_id=version, selected_fields=fields).to_arrow()
         return rows.cast(normal_schema(rows.schema))

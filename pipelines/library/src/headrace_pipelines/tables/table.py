@@ -29,7 +29,7 @@ from .columns import aligned, check_keys, new_fields, normal_schema, normalized
 #: Maximum number of times that a write begins again because another writer committed first.
 ATTEMPTS = 12
 _PAUSE_S, _PAUSE_MAX_S = 0.02, 1.0
-#: Compaction rewrites files that are smaller than this number of bytes, into files of about this size.
+#: Approximate size, in bytes, of the files that compaction writes. Compaction rewrites smaller files.
 TARGET_BYTES = 128 * 1024 * 1024
 
 

@@ -24,8 +24,7 @@ from typing import NamedTuple
 PERIOD_S = 30
 #: The start of every run, in the fleet's time: 1 March 2026, 00:00 UTC.
 START_MS = 1_772_323_200_000
-#: Outages are planted in slots of this length: at most one for each device and slot. A shorter slot at the end has no
-#: outages.
+#: Seconds of a slot. In a slot, a device has at most one planted outage. A shorter slot at the end has no outages.
 SLOT_S = 300
 SILENT_SHARE, DEAD_SHARE, OFFLINE_SHARE = 0.02, 0.002, 0.01
 SLOW_SHARE, DOUBLED_SHARE, LOST_SHARE, LATE_SHARE, BAD_SHARE = 0.03, 0.01, 0.01, 0.001, 0.0006

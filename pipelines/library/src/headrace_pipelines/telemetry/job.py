@@ -37,9 +37,9 @@ QUERIES = ("minutes", "fives", "quarters", "devices")
 PARTITIONS = 4
 DEVICES, MINUTES, SPEED, SEED = 10_000, 15, 20.0, 26
 TRIGGER = "2 seconds"
-#: A batch of the queries ``minutes`` and ``fives`` reads at most this many minutes of the fleet's time. The output of a
-#: batch becomes visible partition by partition, so the next query may first see only a part of it. If the output
-#: spanned more than ``grains.WATERMARK``, the next query would drop the rest as late.
+#: Maximum number of minutes, in the fleet's time, that a batch of the queries ``minutes`` and ``fives`` reads. The
+#: output of a batch becomes visible partition by partition, so the next query may first see only a part of it. If the
+#: output spanned more than ``grains.WATERMARK``, the next query would drop the rest as late.
 BATCH_MINUTES = 2
 #: Milliseconds between a coarser grain's last row and its tick (the record that closes all windows).
 TICK_AFTER_MS = 30 * 86_400_000

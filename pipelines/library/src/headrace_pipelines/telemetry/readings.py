@@ -10,9 +10,9 @@ from ..dead_letters import NEEDED
 from ..expectations import REASON
 from .schema import AHEAD_MS_MAX, LATE_MS_MAX, READING, VALUE_BYTES_MAX, WATERMARK_MS
 
-#: Pairs (condition of a bad record, reason); the first condition that is true gives the reason. ``reading`` is the
-#: value as READING. The parser replaces bytes that are not UTF-8. The device chooses ``time_ms``, so a sum or a
-#: difference with ``time_ms`` may overflow.
+#: Pairs (condition of a bad record, reason); the first condition that is true gives the reason. The column ``reading``
+#: is the record's value, parsed with the schema READING. The parser replaces bytes that are not UTF-8. The device
+#: chooses ``time_ms``, so a sum or a difference with ``time_ms`` may overflow.
 _BAD = (
     (f"octet_length(value) > {VALUE_BYTES_MAX}", f"value: more than {VALUE_BYTES_MAX} bytes"),
     ("NOT is_valid_utf8(CAST(value AS STRING))", "value: not UTF-8"),

@@ -31,8 +31,8 @@ GRAIN = "device STRING, window TIMESTAMP, readings BIGINT, low BIGINT, high BIGI
 
 #: Longest value of a record in bytes.
 VALUE_BYTES_MAX = 4_096
-#: A reading becomes a dead letter if its record is written more than this many milliseconds after the reading. A device
-#: that was offline for a shorter time may send its stored readings.
+#: Maximum milliseconds between a reading and the timestamp of its record. A reading that is later becomes a dead
+#: letter. A device that was offline for a shorter time may send its stored readings.
 LATE_MS_MAX = 60_000
 #: Longest time, in milliseconds, by which a reading's time may be after the timestamp of its record. A later time means
 #: that the device's clock is wrong; the reading would close windows too early.
@@ -42,7 +42,7 @@ DISORDER_MS = 30_000
 #: The watermark's delay: when the watermark passes a time, all good readings of this time have been read, so the
 #: watermark drops no reading.
 WATERMARK_MS = LATE_MS_MAX + DISORDER_MS
-#: A device is silent when it has sent no good reading for this time, by the times of its readings.
+#: Milliseconds without a good reading, by the times of the readings, after which a device is silent.
 SILENT_MS = 90_000
 
 SILENT, CLEARED = "silent", "cleared"

@@ -19,7 +19,7 @@ from .fleet import AGAIN, GOOD, PERIOD_S, Delivery
 from .schema import READINGS
 
 #: Maximum amount of sent but unacknowledged records, in seconds of the fleet. If the leader of a partition dies, the
-#: partition falls behind the others by at most this time; DISORDER_MS allows for this.
+#: partition falls behind the other partitions by at most OPEN_S; DISORDER_MS allows for this delay.
 OPEN_S = 10
 _SLICE_S = 0.02
 
