@@ -243,8 +243,8 @@ def _run_suite(command: Sequence[str], directory: Path, environment: Mapping[str
 
 class KafkaPython:
     """kafka-python's integration tests. kafka-python's source distribution lacks two files of the tests: a package
-    file, and the module that starts processes. This tool starts the server itself, so it replaces that module by a
-    stand-in with the same names."""
+    file, and the module that starts processes. This tool starts the server itself, so it replaces the module that
+    starts processes by a stand-in with the same names."""
 
     name, version = "kafka-python", "3.0.12"
     sha256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"

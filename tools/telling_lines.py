@@ -4,8 +4,8 @@
 
 Usually the lines that explain a failure are at the end of a log; progress, empty lines and durations are left out.
 Errors may occur earlier in a log, such as a compiler error before the output of other files. If there are errors
-earlier in a log, a third of the lines that are printed for the log are such errors. All failed steps share about 80
-lines, so that the lines fit at the end of CI's output.
+earlier in a log, a third of the lines that are printed for the log are these earlier errors. All failed steps share
+about 80 lines, so that the lines fit at the end of CI's output.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TARGET = ROOT / "docs" / "pictures" / "trace.svg"
 WIDTH, LABEL, ROW, TOP = 1_100, 280, 30, 44
-CUT_NS = 300_000_000  #: A pause from this length on is cut out of the time axis.
+CUT_NS = 300_000_000  #: Pauses of this length or more are cut out of the time axis.
 GAP = 70  #: Width of a cut, with space for the length of the last span before the cut.
 COLOURS = {"headrace-broker": "#0f766e", "headrace-spark": "#c2570c"}
 PROGRAM = "#4338ca"

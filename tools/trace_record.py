@@ -35,7 +35,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, RECORDS = 300, 200
-#: Minimum number of calls per record from which a function counts as called: two records in one batch share a call.
+#: A function counts as called if it has at least this number of calls per record. The number is below 1, because two
+#: records in one batch share a call.
 CALLS_MIN = 0.5
 
 OFF, IDLE, BUSY, DUMP = 0, 1, 2, 3

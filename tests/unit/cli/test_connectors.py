@@ -435,7 +435,7 @@ def test_a_worker_that_answers_too_late_or_breaks_off_may_have_done_it(capsys: p
         while_it_asks.start()
         line = failed(capsys, "list", "--connect-url", url)
         while_it_asks.join()
-        assert "gave no answer" in line
+        assert "gave no complete answer" in line
         assert line.endswith("[CONNECT_UNAVAILABLE]")
 
 

@@ -97,7 +97,7 @@ class TaskStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorStatus:
     """``type``: source or sink. ``worker_id``: host:port of the worker that runs the connector. ``trace``: the stack
-    trace of a failed connector. A connector may be RUNNING while its tasks are not."""
+    trace of a failed connector. A connector may be RUNNING while its tasks are not running."""
 
     name: str
     type: str
@@ -209,8 +209,8 @@ class ConnectClient:
         return answer.status == http.client.CREATED
 
     def restart(self, name: str, *, only_failed: bool = False) -> None:
-        """Restart the connector and its tasks, or only the failed ones. The call returns before the connector and its
-        tasks run."""
+        """Restart the connector and its tasks, or only the parts that have failed. The call returns before the
+        connector and its tasks run."""
         query = f"includeTasks=true&onlyFailed={str(only_failed).lower()}"
         self._call("POST", f"{_path(name)}/restart?{query}", f"restart connector {name!r}")
 
@@ -296,7 +296,7 @@ class ConnectClient:
             ) from None
         except (http.client.HTTPException, OSError) as error:
             raise ConnectUnavailableError(
-                f"cannot {what}: {worker.url} gave no answer ({_reason(error)})"
+                f"cannot {what}: {worker.url} gave no complete answer ({_reason(error)})"
                 f"{_MAY_BE_DONE if method != 'GET' else ''}"
             ) from None
         finally:
@@ -323,11 +323,15 @@ class ConnectClient:
             size += len(chunk)
             parts.append(chunk)
             if size > ANSWER_BYTES_MAX:
-                raise http.client.HTTPException(f"the answer is larger than {ANSWER_BYTES_MAX:,} bytes")
+                raise http.client.HTTPException(
+                    f"the answer is larger than {ANSWER_BYTES_MAX:,} bytes, the maximum for an answer of Kafka Connect"
+                )
             if self._now() > deadline:
                 raise TimeoutError
         if response.length:
-            raise http.client.HTTPException(f"the answer ended {response.length:,} bytes too early")
+            raise http.client.HTTPException(
+                f"the connection closed {response.length:,} bytes before the end of the answer"
+            )
         return b"".join(parts)
 
 

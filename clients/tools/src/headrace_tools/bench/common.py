@@ -94,7 +94,7 @@ class BenchOptions:
 
 
 def warm_memory() -> None:
-    """Touch memory before the clock starts, so that the kernel has mapped it and glibc keeps it. Call ``warm_memory``
+    """Touch memory before the clock starts, so that the kernel maps the memory and glibc keeps it. Call ``warm_memory``
     only in a process of a benchmark, because it changes the allocator."""
     from headrace import tune_memory
 

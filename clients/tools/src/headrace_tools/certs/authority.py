@@ -134,7 +134,7 @@ class Authority:
 
     def renew(self, path: Path, *, days: int | None = None) -> Issued:
         """Replace the key and the certificate in ``path`` by new ones for the same subject, names and lifetime
-        (``days``: another one). One rename replaces the file, so a node never reads an incomplete file."""
+        (``days``: another lifetime). One rename replaces the file, so a node never reads an incomplete file."""
         present = read_file(path)[0]
         if present.is_authority:
             raise InvalidArgumentError(
@@ -200,9 +200,9 @@ def read_file(path: Path) -> list[Certificate]:
     except OSError as error:
         raise InvalidArgumentError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise InvalidArgumentError(f"{path}: the certificate is damaged: {error}") from None
+        raise InvalidArgumentError(f"{path}: the certificate is damaged ({error}); issue it again") from None
     if not found:
-        raise InvalidArgumentError(f"{path} has no certificate in PEM form")
+        raise InvalidArgumentError(f"{path} has no certificate in PEM form; give a PEM file")
     return found
 
 
@@ -334,7 +334,7 @@ def _refuse_existing(paths: Sequence[Path], force: bool) -> None:
 
 def _write(path: Path, data: bytes, *, force: bool, mode: int = 0o600) -> None:
     """Write a file that other users cannot read, even for a moment. Without ``force``, an existing file is an error,
-    even if another program creates the file at this moment."""
+    even if another program creates the file during the call."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -21,7 +21,7 @@ from .times import duration
 
 _LOOK_S = 0.5
 #: If no replica can move for this number of seconds, `drain --wait` fails. A restart of a broker, or a new plan of the
-#: controller, takes less than this time.
+#: controller, takes less time.
 _STUCK_S = 10.0
 
 _Ids = Annotated[
@@ -117,7 +117,7 @@ def drain(
 
     `headrace cluster drain` and `headrace brokers drain` are the same command. To remove several brokers, drain all of
     them in one command, so that no replica moves from one of them to another. With --wait the command fails when no
-    remaining replica can move; the error names their partitions.
+    remaining replica can move; the error names the partitions of these replicas.
 
     \b
     Examples:

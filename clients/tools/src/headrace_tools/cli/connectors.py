@@ -292,7 +292,9 @@ def _read(file: str, name: str) -> dict[str, str]:
         with open(file, "rb") as opened:
             raw = opened.read(_FILE_BYTES_MAX + 1)
     if len(raw) > _FILE_BYTES_MAX:
-        raise typer.BadParameter(f"{file}: is larger than {_FILE_BYTES_MAX:,} bytes", param_hint="-f")
+        raise typer.BadParameter(
+            f"{file}: is larger than {_FILE_BYTES_MAX:,} bytes, the maximum for a connector", param_hint="-f"
+        )
     try:
         document = json.loads(raw, parse_int=str, parse_float=str)
     except (ValueError, RecursionError) as error:

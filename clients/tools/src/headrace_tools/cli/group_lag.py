@@ -114,7 +114,7 @@ def pending(group: Mapping[str, Any], now_ms: float) -> list[str]:
 
 def judged(groups: list[dict[str, Any]], fail_on: str) -> list[str]:
     """One line for each group whose status is at least as bad as ``fail_on``: the group's partitions, and what is wrong
-    with each."""
+    with each partition."""
     lines = []
     for group in groups:
         if group["status"] in BAD[fail_on]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Timeout in seconds for the lookup of log end offsets: a partition without leader must not delay the table.
 _ENDS_S = 5.0
-#: Exit code of --fail-on: not 1, which a failed command returns, and not 2, which a wrong command line returns.
+#: Exit code of --fail-on; a failed command ends with 1, a wrong command line with 2.
 _LAGS = 3
 #: Minimum terminal widths in columns: ``describe`` shows member ids in full from the first width on, and shows members
 #: from the second width on.

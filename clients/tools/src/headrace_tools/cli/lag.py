@@ -25,7 +25,7 @@ from .watching import INTERVAL_S, Interval, Watch, watched
 if TYPE_CHECKING:
     from ..lag_limits import JudgedGroup, Limits
 
-#: Exit code of --alert: not 1, which a failed command returns, and not 2, which a wrong command line returns.
+#: Exit code of --alert; a failed command ends with 1, a wrong command line with 2.
 _ABOVE = 3
 
 
@@ -65,10 +65,10 @@ def lag(
     """Show how far groups are behind: unread records, the age of the first unread record, and a verdict.
 
     The verdicts are those of `headrace doctor` and follow the rules of Burrow: OK; WARN: the lag grows with each
-    commit; REWIND: the group went back; STALL: the same offset is committed again and again; STOP: no more commits. A
-    group without members gets the verdict OK and is not compared with the limits, unless you name it. For cron and CI:
-    --alert exits with 3 when a group is above a limit, or gets the verdict STOP or STALL; with 1 when a lag is unknown,
-    else with 0. With --watch the command ends at the first alarm.
+    commit; REWIND: the committed offset went back; STALL: the same offset is committed again and again; STOP: no more
+    commits. A group without members gets the verdict OK and is not compared with the limits, unless you name it. For
+    cron and CI: --alert exits with 3 when a group is above a limit, or gets the verdict STOP or STALL; with 1 when a
+    lag is unknown, else with 0. With --watch the command ends at the first alarm.
 
     \b
     Examples:

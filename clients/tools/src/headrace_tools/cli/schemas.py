@@ -55,7 +55,7 @@ _References = Annotated[
     typer.Option(
         "--reference",
         metavar="NAME=SUBJECT:VERSION",
-        help="A schema that this one refers to by NAME; repeatable.",
+        help="A schema to which the new schema refers by NAME; repeatable.",
     ),
 ]
 _Normalize = Annotated[bool, typer.Option("--normalize", help="Let the registry normalize the schema first.")]
@@ -207,8 +207,12 @@ def check(
 
 def diff(
     subject: _Subject,
-    old: Annotated[str | None, typer.Argument(metavar="[OLD]", help="Default: the version before NEW.")] = None,
-    new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="Default: the latest version.")] = None,
+    old: Annotated[
+        str | None, typer.Argument(metavar="[OLD]", help="The older version; default: the version before NEW.")
+    ] = None,
+    new: Annotated[
+        str | None, typer.Argument(metavar="[NEW]", help="The newer version; default: the latest version.")
+    ] = None,
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Compare this file in place of NEW.")
     ] = None,
@@ -382,7 +386,9 @@ def _read(file: str, kind: str | None, references: list[str] | None) -> Schema:
         with open(file, "rb") as opened:
             raw = opened.read(_FILE_BYTES_MAX + 1)
     if len(raw) > _FILE_BYTES_MAX:
-        raise typer.BadParameter(f"{file}: is larger than {_FILE_BYTES_MAX:,} bytes", param_hint="FILE")
+        raise typer.BadParameter(
+            f"{file}: is larger than {_FILE_BYTES_MAX:,} bytes, the maximum for a schema", param_hint="FILE"
+        )
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:

@@ -149,7 +149,7 @@ def renew(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Move a token's expiry, up to the end of its life.
+    """Change the time at which a token expires, at most to the end of the token's maximum lifetime.
 
     \b
     Examples:

@@ -205,8 +205,8 @@ _BARS_MAX = 20  #: Number of bars in the picture of the lag over time, which sho
 
 
 def spark(values: Sequence[int]) -> str | None:
-    """A line of bars, one for each of the last values; the highest bar is the largest value. None for fewer than two
-    values."""
+    """A line of bars, one for each of the last values; the highest bar is the largest value. Returns None for fewer
+    than two values."""
     shown = values[-_BARS_MAX:]
     if len(shown) < 2:
         return None

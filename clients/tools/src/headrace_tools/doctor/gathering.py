@@ -61,7 +61,7 @@ _TOPICS_AT_ONCE = 500
 _ENDS_S = 5.0
 #: Maximum number of groups whose rebalances the doctor reads; the doctor checks all other groups by state and lag only.
 _GROUPS_EXPLAINED_MAX = 500
-#: Maximum number of transactions that the doctor describes; it describes the oldest ones.
+#: Maximum number of transactions that the doctor describes; the doctor describes the oldest transactions.
 _TRANSACTIONS_MAX = 1_000
 
 

@@ -85,7 +85,7 @@ class LoginKeys:
 
 class Logins:
     """Logs in at one address after the other. Each login has its own client, so that the refusal of one node does not
-    affect the login at another."""
+    affect the login at another node."""
 
     def __init__(self, open_admin: Callable[[str], AbstractContextManager[Admin]], keys: LoginKeys) -> None:
         """``open_admin(address)`` makes a client for this address."""

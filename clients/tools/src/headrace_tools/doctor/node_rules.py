@@ -13,8 +13,8 @@ from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
 #: Milliseconds without a fetch from a voter after which the doctor treats the voter as absent. VOTER_SILENT_MS is
-#: longer than an election (a second), and longer than the ticks in which the leader measures the time of a voter's
-#: fetch.
+#: longer than an election (a second), and longer than the leader's timer tick, which is the precision of a voter's
+#: fetch time.
 VOTER_SILENT_MS = 10_000
 #: A broker sends heartbeats every two seconds, and is fenced if it is silent for its session timeout (9 s).
 HEARTBEAT_FRESH_MS = 5_000

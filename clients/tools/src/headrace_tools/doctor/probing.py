@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, late: Callable[[T], R]) -> list[R]:
     """Run ``work`` for each item, each in its own thread; ``late`` gives the result of an item that is not done in
-    time. If a name server does not answer, the thread of this item blocks for a long time. The function does not wait
+    time. If a name server does not answer, the thread of the item blocks for a long time. The function does not wait
     for the blocked thread, which is a daemon thread."""
     wanted = list(items)
     found: dict[int, R] = {}

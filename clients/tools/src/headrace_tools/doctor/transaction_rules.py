@@ -16,8 +16,8 @@ from ..sink_decisions import how_decided
 from .facts import Facts, TransactionFacts
 from .findings import Finding, Severity, rule, some
 
-#: Milliseconds after its transaction timeout from which on an open transaction is a fault: the coordinator should have
-#: aborted the transaction.
+#: An open transaction is a fault if it is this number of milliseconds older than its timeout: the coordinator should
+#: have aborted the transaction.
 LATE_MS = 30_000
 #: Milliseconds after which an open or prepared transaction counts as old. The value is Kafka's default of
 #: transaction.max.timeout.ms; from this age on kafka-transactions.sh reports a transaction.

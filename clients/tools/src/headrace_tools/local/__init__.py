@@ -1,7 +1,7 @@
 """Clusters of real processes on this machine, started with one line of code, for development and tests.
 
 ``LocalCluster`` is the public class (also ``headrace.LocalCluster``). LocalCluster and the command ``headrace up`` both
-use ``directory.ClusterDirectory``. Names are imported at their first use; no module that this package imports imports
+use ``directory.ClusterDirectory``. The package imports its names at their first use, and none of its imports loads
 grpc.
 """
 

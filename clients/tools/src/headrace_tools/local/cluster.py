@@ -268,7 +268,7 @@ def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
 
 def end_abandoned(directory: str, owner: ProcessId, *, delete: bool) -> None:
     """Stop the cluster whose owner process has died; the guardian calls this function. If another run has started nodes
-    in the directory since then, those nodes are not stopped."""
+    in the directory after the owner's death, the function does not stop these nodes."""
     end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete, owner=owner)
 
 

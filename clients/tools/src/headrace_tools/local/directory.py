@@ -49,8 +49,8 @@ class Topology:
     """The requested topology; a field of None means unchanged, or the default of a new cluster. ``port`` 0, or None for
     a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need at least one coordinator.
     ``gateways`` and ``registries`` (replicas of the schema registry): default 0. ``gateway_port``, ``registry_port``:
-    port of the first node of the role; the next ones get the next free ports. A port of 0 or None means any free ports.
-    ``console``: True for a console, whose port is ``console_port`` or the next free one.
+    port of the first node of the role; the role's other nodes get the next free ports. A port of 0 or None means any
+    free ports. ``console``: True for a console, whose port is ``console_port`` or the next free one.
 
     ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:
     whether the nodes encrypt and authenticate, which a running cluster cannot change. ``racks``: names of racks, which
@@ -553,7 +553,7 @@ class ClusterDirectory:
         """Send a signal to the process of a node. Raises IllegalStateError when the node is dead."""
         node = self.state().node(role, node_id)
         if node.process is None or not node.process.signal(number):
-            raise IllegalStateError(f"{role} {node_id} is not running; `restart` starts the node")
+            raise IllegalStateError(f"{role} {node_id} is not running; start it with `restart`")
 
     def kill(self, role: str, node_id: int) -> None:
         """Kill a node with SIGKILL and wait until its process has ended; a dead node stays dead."""

@@ -13,8 +13,8 @@ would pass events from thread to thread. One event loop for all nodes and client
 cluster. The price of the shared event loop: a callback that blocks the I/O thread also blocks the nodes.
 
 ``start_node`` starts a node and returns a NodeHandle with the methods of a process (processes.ProcessId): alive,
-signal, wait. The NodeHandles are not stored in ``cluster.json``, because the `down` of another command would then kill
-this process.
+signal, wait. The NodeHandles are not stored in ``cluster.json``, because a `headrace down` in another process would
+then kill this process.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class NodeHandle:
 
 
 def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
-    """Start a node in the same way as its program does. Raises IllegalStateError on the I/O thread, which cannot wait,
-    and in a child process that cannot have an I/O thread."""
+    """Start a node in the same way as the program of the node's role does. Raises IllegalStateError on the I/O thread,
+    which cannot wait, and in a child process that cannot have an I/O thread."""
     # Import the node modules in the caller's thread, so that clients and running nodes do not wait for the import on
     # the I/O thread.
     from headrace_core.node.config import NodeConfig

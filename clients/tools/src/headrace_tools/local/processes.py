@@ -24,8 +24,8 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process, identified within one boot of this machine. ``started`` is a text, without meaning to callers, that no
-    later process with this pid has."""
+    """A process, identified within one boot of this machine. ``started`` is an opaque text that no later process with
+    this pid has."""
 
     pid: int
     started: str
@@ -163,8 +163,8 @@ def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
             start_new_session=True,
             cwd=directory,
         )
-    # From this line on, the ProcessId and not Popen identifies the process, because Popen's destructor would only warn
-    # that the process still runs.
+    # Set a return code, so that Popen's destructor does not warn that the process still runs. From here on, the
+    # ProcessId identifies the process.
     process.returncode = 0
     found = identify(process.pid) or ProcessId(process.pid, "ended before it was checked")
     _children.add(found)

@@ -192,7 +192,10 @@ def _process(document: dict[str, Any] | None) -> ProcessId | None:
 def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
     try:
         if document["version"] != _VERSION:
-            raise ClusterStartError(f"{path} has version {document['version']}; this headrace reads version {_VERSION}")
+            raise ClusterStartError(
+                f"{path} has format version {document['version']}, and this release of Headrace reads only version "
+                f"{_VERSION}; use the release that wrote the file"
+            )
         nodes = tuple(
             Node(
                 role=str(node["role"]),
@@ -217,7 +220,9 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
             owner=_process(document.get("owner")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ClusterStartError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        raise ClusterStartError(
+            f"{path} is damaged ({type(error).__name__}: {error}); restore the file from a copy"
+        ) from error
 
 
 class StateFile:
@@ -236,7 +241,7 @@ class StateFile:
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise ClusterStartError(f"{self.path} is damaged: {error}") from error
+            raise ClusterStartError(f"{self.path} is damaged ({error}); restore the file from a copy") from error
         return _from_json(document, self.path)
 
     def write(self, state: ClusterState) -> None:

@@ -69,8 +69,8 @@ class TopicRow:
 class GroupRow:
     """One group. ``lag``: records; ``lag_ms``: lag in time of the group's partition that is furthest behind (None:
     unknown); ``records_per_s``: rate of committed records (None: only one sample exists). ``status``: OK, WARN, REWIND,
-    STALL or STOP, as `headrace lag` and `headrace doctor` judge. ``lag_history``: the group's lag in the earlier
-    pictures and in this one, oldest first."""
+    STALL or STOP, as `headrace lag` and `headrace doctor` judge. ``lag_history``: the group's lag in the last pictures
+    up to the present picture, oldest first."""
 
     group: str
     state: str
@@ -84,7 +84,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One picture, with the busiest topics and groups first."""
+    """One picture of `headrace top`, with the busiest topics and groups first."""
 
     timestamp_ms: int
     interval_s: float
