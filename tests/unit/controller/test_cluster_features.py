@@ -209,7 +209,7 @@ def test_a_node_that_does_not_know_the_level_is_not_registered() -> None:
         with pytest.raises(UnsupportedVersionError, match="but the cluster is at level 3"):
             register(world, 1, features)
     twice = (*SUPPORTED_FEATURES, *SUPPORTED_FEATURES)
-    with pytest.raises(InvalidRequestError, match="named twice"):
+    with pytest.raises(InvalidRequestError, match="each only once"):
         register(world, 1, twice)
     assert not world.image.brokers
     register(world, 1, (*SUPPORTED_FEATURES, FeatureRange("something.newer", 0, 7)))
