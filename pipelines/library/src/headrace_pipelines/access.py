@@ -142,7 +142,7 @@ def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Acce
 
 
 def given_access(arguments: argparse.Namespace) -> Access | None:
-    """The access that the flags describe; None if the command line has none of these flags. Environment variables
+    """The access that the flags describe; None if the command line has no flag for the cluster. Environment variables
     cannot name the cluster, because a run replaces topics. The command line must name the cluster with ``-b``, with
     ``-X`` or in the file of ``--command-config``.
 

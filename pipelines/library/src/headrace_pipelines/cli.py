@@ -80,7 +80,7 @@ def _ends_with(out: Path, summary: dict[str, Any]) -> None:
 
 def _place_fault(error: OSError, out: Path | None) -> str | None:
     """The message for a directory of a run that cannot be written: a full disk, a missing permission, or a file of the
-    same name. The result is None for any other error."""
+    same name. None for any error that does not concern the directory."""
     if out is None:
         return None
     place = Path(error.filename).absolute() if isinstance(error.filename, str) and error.filename else None

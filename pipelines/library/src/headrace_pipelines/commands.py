@@ -59,8 +59,8 @@ def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
 def _access(pipeline: Pipeline, run: Run | None, arguments: argparse.Namespace) -> Access | None:
     """The cluster that the flags name, otherwise the cluster of the run; None if there is none.
 
-    A cluster that a run has started ends with the run, and has no logins, so keys in the environment are not used for
-    it.
+    A cluster that a run has started ends with the run, and has no logins. The command ignores keys in the environment
+    for such a cluster.
     """
     if (servers := named_servers(arguments)) is not None:
         return access_of(arguments, servers)

@@ -9,7 +9,7 @@
 rows as dead letters for the topic ``<source topic>.dead-letters``. The sink writes good rows and dead letters in one
 pass, and commits them together. With exactly-once delivery each record is therefore in exactly one of the topics, once.
 
-A dead letter has the key, value and headers of its record, byte for byte, and these headers in addition:
+A dead letter has the key, value and headers of its record, byte for byte. A dead letter also has these headers:
 
     headrace.dead-letter.reason       text: which field, and what is wrong
     headrace.dead-letter.topic        the source position: topic, partition, offset (decimal numbers)
@@ -98,8 +98,8 @@ def routed(
 def header(name: str) -> Column:
     """The text of a header of dead letters, such as ``reason``; null if the record has no such header.
 
-    The function applies to frames with the column ``headers``, such as the rows of a dead-letter topic. A replayed
-    record has only one of these headers: ``tries``.
+    ``header`` applies to frames with the column ``headers``, such as the rows of a dead-letter topic. Of the headers of
+    dead letters, a replayed record has only ``tries``.
     """
     found = F.filter("headers", lambda each: each["key"] == PREFIX + name)
     return F.try_element_at(found, F.lit(-1))["value"].cast("string")

@@ -14,7 +14,7 @@ A row violates a rule if the condition is false or null. The action says what ha
     fail         the query fails, and names the rule
 
 A row that violates several rules gets the strictest action: fail, then quarantine, then drop. Rows that already have a
-``reason``, because they could not be parsed, are not checked and not counted: their values are null.
+``reason``, because they could not be parsed, are neither checked nor counted. The values of such rows are null.
 
 There are two ways to count, and both are exact when Spark repeats tasks or stages (tested). ``counts`` is an
 aggregation of a static frame, such as the batch of ``foreachBatch``. ``apply(observe=NAME)`` counts while the rows
@@ -75,7 +75,8 @@ class Expectation:
 
     @property
     def is_violated(self) -> Column:
-        """A condition that is true for a row that violates the rule: its ``condition`` is false or null."""
+        """A condition that is true for a row that violates the rule, which means that ``condition`` is false or
+        null."""
         condition = F.expr(self.condition) if isinstance(self.condition, str) else self.condition
         return ~F.coalesce(condition, F.lit(False))
 

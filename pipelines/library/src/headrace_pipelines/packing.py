@@ -1,8 +1,8 @@
 """``headrace-pipelines pack``: one file with the Python packages that Spark's executors need.
 
-The file is an archive for ``spark.archives``: each executor unpacks it into its working directory, and its Python
-workers find the packages by ``PYTHONPATH``. The machines of the cluster need Python of the driver's version (3.11 for
-3.11), and no package.
+The file is an archive for ``spark.archives``: each executor unpacks the archive into its working directory. The Python
+workers of the executor find the packages by ``PYTHONPATH``. The machines of the cluster need Python of the driver's
+version (3.11 for 3.11), and no package.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def settings(archive: str, driver: Path | None = None) -> dict[str, str]:
     """Spark's settings for a session whose executors use ``archive``: a path, or a URL such as hdfs://...
 
     ``driver`` is the directory where the driver has unpacked the archive: the Python processes that plan a query run on
-    the driver's machine. Without ``driver``, the Python of these processes has the packages.
+    the driver's machine. Without ``driver``, the Python on the driver's machine must have the packages.
     """
     places = DIRECTORY if driver is None else f"{DIRECTORY}:{driver}"
     return {"spark.archives": f"{archive}#{DIRECTORY}", "spark.executorEnv.PYTHONPATH": places}

@@ -108,7 +108,7 @@ class Queries:
 
     @property
     def watermark(self) -> datetime | None:
-        """The smallest watermark of the queries that have one."""
+        """The smallest watermark of the queries that have a watermark."""
         known = [each.watermark for each in self.progress.values() if each.watermark is not None]
         return min(known, default=None)
 
@@ -119,7 +119,7 @@ class Queries:
         return sum(each.state_rows for each in every), sum(each.state_bytes for each in every)
 
     def drain(self, names: list[str], on_look: Callable[[], bool]) -> bool:
-        """Wait until these queries have processed all records that are in the log now.
+        """Wait until the given queries have processed all records that are in the log now.
 
         After each check, calls ``on_look``; if ``on_look`` returns False, the method returns False, too. Raises
         QueryFailedError.

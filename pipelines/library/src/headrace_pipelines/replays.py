@@ -8,10 +8,10 @@ A replayed record has the key, value, headers, timestamp and partition of the or
 dead letter keeps the number of replays. A record is therefore replayed at most ``tries_max`` times.
 
 **Each dead letter is replayed once.** The records and the progress of the group ``<topic>.replay`` are one transaction.
-After a crash the next replay continues where the last transaction ended. If a second replay of a topic starts, it
-fences the first one. A source position may occur twice in the dead-letter topic, because an at-least-once sink has
-repeated a batch. A position that occurs twice is replayed once: a replay reads the headers of the whole topic, and
-remembers the positions.
+After a crash the next replay continues where the last transaction ended. If a second replay of a topic starts, the
+second replay fences the first replay. A source position may occur twice in the dead-letter topic, because an
+at-least-once sink has repeated a batch. A position that occurs twice is replayed once: a replay reads the headers of
+the whole topic, and remembers the positions.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def replay(
 ) -> Replayed:
     """Replay the dead letters that are in ``topic`` now, and return what happened to them.
 
-    ``keys``: client keys for TLS and login. ``only`` chooses dead letters, for instance by reason; the call skips all
-    other dead letters, and later replays do not return to the skipped ones. To replay a topic from its start again,
-    delete the group ``<topic>.replay``.
+    ``keys``: client keys for TLS and login. ``only`` chooses dead letters, for instance by reason; ``replay`` skips all
+    other dead letters, and later replays do not return to the skipped dead letters. To replay a topic from its start
+    again, delete the group ``<topic>.replay``.
 
     Raises ReplayError, which names the source position, if a source topic does not exist or refuses a record;
     InvalidArgumentError; and the client's errors. Replayed records stay committed after an error; call ``replay`` again

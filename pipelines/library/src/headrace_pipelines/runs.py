@@ -79,7 +79,7 @@ def recorded(
     ``how_to_stop``: the text of the error that says how to stop a pipeline that already runs (default:
     `headrace-pipelines stop`).
 
-    If the last run is prepared and not done, this run continues the last run; with ``restart`` it is a new run. Raises
+    If the last run is prepared and not done, the new run continues the last run, except with ``restart``. Raises
     AlreadyRunningError if another process runs a pipeline in the directory, and InvalidArgumentError if the last run
     has other flags.
     """

@@ -65,8 +65,8 @@ def await_markers(servers: str) -> None:
     """Wait until all committed and aborted transactions have their markers.
 
     A commit is acknowledged when the coordinator's record of it is durable. Consumers with read_committed receive the
-    transaction's records once the markers are in their partitions, a few milliseconds later. The call does not wait for
-    open transactions. Raises RequestTimedOutError after MARKERS_S seconds."""
+    transaction's records once the markers are in their partitions, a few milliseconds later. ``await_markers`` does not
+    wait for open transactions. Raises RequestTimedOutError after MARKERS_S seconds."""
     with Admin(bootstrap_servers=servers) as admin:
         markers_written(admin)
 

@@ -1,8 +1,8 @@
 """Spark's daemon of Python workers, which imports the modules of a task before it forks workers.
 
-Use it with ``spark.python.daemon.module=headrace_spark.daemon``; ``session()`` sets it on local masters. Without this
-daemon, each worker imports pyarrow, pandas, gRPC and the SDK in its first task. This daemon opens no channel, because
-the channels of gRPC do not survive a fork.
+Use the daemon with ``spark.python.daemon.module=headrace_spark.daemon``; ``session()`` sets this key on local masters.
+Without this daemon, each worker imports pyarrow, pandas, gRPC and the SDK in its first task. This daemon opens no
+channel, because the channels of gRPC do not survive a fork.
 """
 
 from __future__ import annotations

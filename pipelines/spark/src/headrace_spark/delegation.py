@@ -221,7 +221,7 @@ class TokenStore:
 
     def _failure(self, client: Mapping[str, str], address: str) -> HeadraceError | None:
         """Log in at the node. Returns the failure if the node may accept the token later. Returns None if the node
-        accepts the token, or does not answer, because the call does not wait for such a node."""
+        accepts the token, or does not answer, because the driver does not wait for a node without an answer."""
         try:
             with self._admin({**client, "bootstrap.servers": address}) as admin:
                 admin.describe_node(address, timeout=NODE_S)
@@ -276,7 +276,7 @@ def _has(admin: Admin, token: DelegationToken) -> bool:
 
 
 def _private_directory() -> Path:
-    """A directory for this user only. Raises InvalidConfigError if another user owns it, or may read it."""
+    """A directory for this user only. Raises InvalidConfigError if another user owns the directory, or may read it."""
     path = Path(tempfile.gettempdir()) / f"headrace-spark-{os.geteuid()}"
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)

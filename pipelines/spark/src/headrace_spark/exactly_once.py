@@ -6,8 +6,8 @@
               abort:  AbortSinkBatch(generation)    changes nothing if the decision stands
 
 Spark does not tell a failed attempt, or the slower of two attempts, to abort. CommitSinkBatch does not name the
-transactions of these attempts, so the coordinator aborts the transactions. A restarted driver repeats a batch; if the
-batch was already committed, that commit remains valid (docs/decisions/0021).
+transactions of failed and of slower attempts, so the coordinator aborts these transactions. A restarted driver repeats
+a batch; if the batch was already committed, that commit remains valid (docs/decisions/0021).
 """
 
 from __future__ import annotations

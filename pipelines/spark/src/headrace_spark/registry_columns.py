@@ -66,7 +66,7 @@ def from_registry(
     at the time of this call. Values of other versions are resolved to this version by Avro's rules. A null stays null.
 
     ``mode``: with ``failfast`` a bad value fails the query. With ``permissive`` the column is a struct of ``value``,
-    null for a bad value, and ``reason``, null for a good one. An unavailable registry fails the task in both modes.
+    null for a bad value, and ``reason``, null for a good value. An unavailable registry fails the task in both modes.
 
     Raises SchemaNotFoundError, InvalidSchemaError (a field has no Spark type, such as a record that contains itself),
     RegistryUnavailableError, InvalidArgumentError.
@@ -113,7 +113,7 @@ def to_registry(
 @contextlib.contextmanager
 def _client(registry: SchemaRegistry | str | Mapping[str, Any] | None) -> Iterator[SchemaRegistry]:
     """The caller's client, or a new client that is closed at the end of the block. Workers make their own clients from
-    the settings of this client."""
+    the settings of the caller's client."""
     if isinstance(registry, SchemaRegistry):
         yield registry
     else:
@@ -149,8 +149,8 @@ def _udf(function: _Shipped, kind: DataType, mode: Mode) -> Callable[[Column | s
 
 
 class _Shipped:
-    """A function of Arrow arrays that is sent to the workers with everything it needs, and keeps its converter in the
-    worker process."""
+    """A function of Arrow arrays, which Spark sends to the workers. The function keeps its converter in the worker
+    process."""
 
     _mode: Mode
 

@@ -1,5 +1,5 @@
-"""Number of attempts that Spark makes per task. The driver passes the number to the workers, so that their error
-messages can name it."""
+"""Number of attempts that Spark makes per task. The driver passes the number of attempts to the workers, so that the
+workers' error messages can name this number."""
 
 from __future__ import annotations
 

@@ -79,9 +79,9 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
 def low_latency_session(name: str = "headrace", *, master: str | None = None, **settings: Any) -> SparkSession:
     """Return ``session(...)`` with LOW_LATENCY: small batches take less time, and checkpoints have no checksums.
 
-    For checkpoints on file systems other than the local one, such as HDFS, LOW_LATENCY changes nothing. Stateful
-    queries keep their state in RocksDB. Arguments and errors are the same as for ``session``. Raises
-    InvalidArgumentError if a session is active: an active session keeps its settings.
+    On file systems other than the local file system, such as HDFS, checkpoints keep their checksums. Stateful queries
+    keep their state in RocksDB. Arguments and errors are the same as for ``session``. Raises InvalidArgumentError if a
+    session is active: an active session keeps its settings.
     """
     if SparkSession.getActiveSession() is not None:
         raise InvalidArgumentError(

@@ -3,7 +3,7 @@
 Spark pickles a reader by reference; a worker without the package then fails with "No module named 'headrace_spark'" at
 the end of a long trace. To explain a missing package, a reader is pickled as bytes inside a call of ``_open``. The
 function ``_open`` is pickled by value, as cloudpickle does for functions of ``__main__``. Because ``_open`` is pickled
-by value, it runs on any Python, looks for the package, and explains what is missing.
+by value, the function runs on any Python, looks for the package, and explains what is missing.
 
 ``settle`` tunes the worker's garbage collector.
 """

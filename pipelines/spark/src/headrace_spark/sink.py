@@ -8,7 +8,7 @@ retries a task, or a restarted driver repeats a batch, the rows are written agai
 
 *Exactly once*: tasks write in transactions, and ``commit`` commits the transactions together (exactly_once.py). For a
 stream, Spark calls ``write`` and ``commit`` on different writer objects in different processes. Only the commit
-messages pass data between these processes.
+messages pass data from the process of ``write`` to the process of ``commit``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SinkTask:
         return [*self.options.notes, *([self.columns.note] if self.columns.note else [])]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task. The method runs in a worker process; the producer stays open until the worker
+        """Write the rows of one task. ``write`` runs in a worker process; the producer stays open until the worker
         process ends."""
         if self.options.is_exactly_once:
             written = write_batch(iterator, self.columns, self.options, self.batch())
@@ -144,7 +144,7 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Report the records that may have been written; a restarted query writes the rows of the batch again. An
-        exactly-once sink aborts these records, unless the batch is already committed."""
+        exactly-once sink aborts the records, unless the batch is already committed."""
         found = received(messages)
         if not self.options.is_exactly_once:
             logger.warning("batch %d of the stream failed. %s", batchId, written_text(commits(messages)))

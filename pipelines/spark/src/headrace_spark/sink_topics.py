@@ -29,7 +29,7 @@ RETRY_PAUSE_S = 0.5  #: Seconds to pause before a failed attempt to create a top
 
 
 class Describes(Protocol):
-    """The method of headrace's Admin that a task uses; it creates no topic."""
+    """The method of headrace's Admin that a task uses; the method creates no topic."""
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         """Raises UnknownTopicOrPartitionError if a topic does not exist."""
@@ -105,8 +105,9 @@ class SinkTopics:
 
 
 def _is_passing(error: HeadraceError) -> bool:
-    """Whether a later attempt may work: brokers are down, or too few are alive for the replication factor. An unknown
-    topic is final, because the client has already asked for it repeatedly, or until max.block.ms had passed."""
+    """Whether a later attempt may work: brokers are down, or too few are alive for the replication factor. The error of
+    an unknown topic is final, because the client has already asked for the topic repeatedly, or until max.block.ms had
+    passed."""
     if isinstance(error, UnknownTopicOrPartitionError) or isinstance(error.__cause__, UnknownTopicOrPartitionError):
         return False
     return error.retriable or isinstance(error, InvalidReplicationFactorError)

@@ -208,8 +208,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """Whether a restart within the first batch would find another start offset, so that the end of the batch must
         contain the start (see offsets.py).
 
-        The result is False when the user set the starting offsets, when "earliest" was 0 in every partition, and when
-        the batch is empty. If the end of a batch contains no start, ``_true_start`` returns the start.
+        False when the user set the starting offsets, when "earliest" was 0 in every partition, and when the batch is
+        empty. If the end of a batch contains no start, ``_true_start`` returns the start.
         """
         if START_KEY in start or begin != self._initial:
             return False

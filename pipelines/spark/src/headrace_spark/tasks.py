@@ -62,7 +62,8 @@ class RangeTask:
             logger.warning("headrace source: %s", note)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range. The method runs in a worker process, which opens one gRPC channel and keeps it."""
+        """The rows of one range. ``read`` runs in a worker process, which opens one gRPC channel and keeps the
+        channel."""
         from .sdk_cluster import worker_cluster
 
         if partition.value is None:  # Spark's value for "no partition at all"

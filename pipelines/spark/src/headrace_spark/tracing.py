@@ -43,7 +43,7 @@ def task_tracer(config: Mapping[str, str]) -> Tracer | None:
 
 
 def _set_provider() -> None:
-    """Set the global TracerProvider from the environment, unless the program has set one."""
+    """Set the global TracerProvider from the environment, unless the program has set a provider."""
     global _set_in
     from opentelemetry import trace
 

@@ -60,8 +60,8 @@ Text = Callable[[Any], str]
 
 
 def as_json(key: Column, value: Column, registry: SchemaRegistry) -> Column:
-    """A struct with the JSON of a record's key and value, and the reason if one of them cannot be converted. If the key
-    or the value is not in Avro, its field is null. A registry that does not answer, or that refuses the client, fails
+    """A struct with the JSON of a record's key and value, and the reason if one of them cannot be converted. The field
+    of a key or value that is not in Avro is null. A registry that does not answer, or that refuses the client, fails
     the task."""
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
     from pyspark.sql.types import StringType, StructType

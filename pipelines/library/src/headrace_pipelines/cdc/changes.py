@@ -47,9 +47,9 @@ class Changes:
 def changes(versions: Sequence[Version], columns: pa.Schema | None, table: str) -> Changes:
     """The changes of a batch to ``table``, which has ``columns`` (None: there is no table yet).
 
-    ``versions`` are in the order of their first events. Only the last event of a key is applied: all events of a key
-    are in one partition, in the order of PostgreSQL's log. A version whose columns do not fit the table is refused as a
-    whole.
+    ``versions`` are in the order in which their first events arrived. Only the last event of a key is applied: all
+    events of a key are in one partition, in the order of PostgreSQL's log. A version whose columns do not fit the table
+    is refused as a whole.
     """
     known = pa.schema([]) if columns is None else normal_schema(columns)
     keys: tuple[str, ...] = ()

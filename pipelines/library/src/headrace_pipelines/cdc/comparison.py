@@ -18,7 +18,7 @@ _SHOWN_MAX = 3
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """``rows``: number of rows in PostgreSQL. ``different``: number of rows that are missing, additional, duplicated or
-    have other values in the lake. ``shown``: descriptions of some of these rows."""
+    have other values in the lake. ``shown``: descriptions of some of the different rows."""
 
     table: str
     rows: int

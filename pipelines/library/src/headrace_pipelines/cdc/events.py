@@ -7,10 +7,11 @@ Kafka Connect's JsonConverter, with schemas, writes an event like this:
              "op": "u"}}
 
 ``op`` is r (a row of the snapshot), c (insert), u (update) or d (delete). An update of the primary key is a delete of
-the old key and an insert of the new key. A tombstone, a record without a value, follows each delete; it is for the
-compaction of topics, and changes nothing here.
+the old key and an insert of the new key. A tombstone (a record without a value) follows each delete. The tombstone is
+for the compaction of topics, and changes nothing in the lake.
 
-Keys and values may also be in Avro, with the schemas of a registry. ``avro.py`` converts them to JSON first.
+Keys and values may also be in Avro, with the schemas of a registry. ``avro.py`` converts keys and values in Avro to
+JSON first.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def _without_registry(column: str) -> Column:
 
 
 def parsed_json(text: Column, schema: StructType) -> Column:
-    """Parse a JSON text as a struct. If the text does not fit ``schema``, the field CORRUPT contains the text. The
-    result is null for null and for a text that is not UTF-8."""
+    """Parse a JSON text as a struct. If the text does not fit ``schema``, the field CORRUPT contains the text.
+    ``parsed_json`` returns null for null and for a text that is not UTF-8."""
     whole = text.cast("string")
     parsed = F.from_json(whole, schema, {"columnNameOfCorruptRecord": CORRUPT})
     return F.when(F.is_valid_utf8(whole), parsed)

@@ -186,9 +186,9 @@ def create_topics(access: Access, *more: str) -> None:
 
 
 def has_arrived(access: Access, mark: int, registry: SchemaRegistry | None = None) -> bool:
-    """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker are
-    then in their topics. Debezium sends the changes in the order of PostgreSQL's log, each change once. ``registry``:
-    the registry for events in Avro."""
+    """Whether the marker with the value ``mark`` is in its topic. If the marker is there, all changes that were
+    committed before the marker are in their topics, too. Debezium sends the changes in the order of PostgreSQL's log,
+    each change once. ``registry``: the registry for events in Avro."""
     converter = None if registry is None else Converter(registry)
     with reader(access) as consumer:
         values = [record.value for records in records_in_topic(consumer, _MARKER_TOPIC) for record in records]

@@ -1,7 +1,7 @@
 """The tables of the run, and the load on them: pgbench, with scripts that insert, update, delete and change keys.
 
 Two of three transactions belong to a bank (pgbench's own tables, after TPC-B). The other transactions change orders: an
-upsert, an update, a delete, and a changed primary key. Some of these transactions delete and insert the same key, or
+upsert, an update, a delete, and a changed primary key. Some transactions on orders delete and insert the same key, or
 roll an insert back. After ``add_column``, the column ``note`` of the orders exists, and a further script writes it.
 """
 

@@ -67,8 +67,9 @@ def lines(content: bytes, copies: int = 1) -> Iterator[Line]:
     """The lines of a log, each ``copies`` times with different addresses.
 
     A line without a time has the time of the line before it. If a line's time is more than a day away from the time
-    before it, the clock that wrote the line may be wrong. A line with such a time also gets the time of the line before
-    it. If the next time in the log is near the line's own time, the log has a gap, and the line keeps its time.
+    before it, the clock that wrote the line may be wrong. A line whose clock may be wrong also gets the time of the
+    line before it. If the next time in the log is near the line's own time, the log has a gap, and the line keeps its
+    time.
     """
     texts = content.split(b"\n")
     if not texts[-1]:

@@ -43,7 +43,7 @@ def sessions(viewed: DataFrame) -> DataFrame:
 
 
 def funnel(pages: str) -> Column:
-    """The number of steps of FUNNEL that these pages take; a step counts only after the previous step."""
+    """The number of steps of FUNNEL that the viewed pages take; a step counts only after the previous step."""
 
     def first_time(pattern: str, since: Column) -> Column:
         matching = F.filter(pages, lambda page: (page["time"] >= since) & F.regexp_like(page["path"], F.lit(pattern)))

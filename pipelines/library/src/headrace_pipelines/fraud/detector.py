@@ -8,8 +8,8 @@
 **Customers are grouped into shards and buckets.** For each key of each batch, Spark's pandas form makes a data frame
 and several requests for state, which cost more than the rules. The key of the operator is therefore a shard of many
 customers. A single request for a key's state costs more time than all rules. The histories of a shard are therefore a
-map of buckets, and one request reads or writes the histories of all customers in a bucket. Each history contains the
-time when it ends.
+map of buckets, and one request reads or writes the histories of all customers in a bucket. Each history contains its
+own end time.
 
 **Alerts do not depend on how records are split into batches**, if both topics show a customer's records in the order of
 their timestamps. All records of a customer are in one partition of each topic. The processor sorts the records of a
@@ -189,8 +189,8 @@ class Detector(StatefulProcessor):
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         """Turn the shard's parked payments that have waited for ACCOUNT_WAIT_MS into dead letters. If all records of
-        the shard in this batch are older than the wait, the query is behind. The method then sets the timer again,
-        because the accounts may follow."""
+        the shard in this batch are older than the wait, the query is behind. The timer is then set again, because the
+        accounts may follow."""
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         if self._behind.get(key) == now_ms:
             self._handle.registerTimer(now_ms + self._account_wait_ms)

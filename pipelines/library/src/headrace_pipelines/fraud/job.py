@@ -272,7 +272,7 @@ def check_grouping(checkpoint: Path) -> None:
 
 
 def dead_letters(access: Access) -> Counter[str]:
-    """The dead letters by their reason."""
+    """The number of dead letters for each reason."""
     reasons: Counter[str] = Counter()
     with Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer:
         for topic in DEAD_LETTERS:

@@ -103,8 +103,8 @@ def judge(history: History, payment: Payment) -> tuple[History, list[tuple[str, 
 
 
 def _too_fast(one: Place, other: Place, passed_ms: int) -> str | None:
-    """The reason if a customer cannot travel from one place to the other in this time. A negative time gives no alert:
-    this payment is late, or the payment before it had a wrong clock."""
+    """The reason if a customer cannot travel from one place to the other in the given time. A negative time gives no
+    alert: the payment is late, or the payment before it had a wrong clock."""
     distance = kilometres(one, other)
     hours = passed_ms / 3_600_000
     if passed_ms < 0 or distance <= TRAVEL_KM or distance <= TRAVEL_KMH * hours:

@@ -85,7 +85,7 @@ def releases_sent(access: Access, planes: int) -> int:
     """The number of releases in the topics. Each release sends all ``planes`` planes.
 
     First end the transaction of a run that was killed. Until the transaction's markers are written, ``read_committed``
-    does not show its release, and the job would send the release again.
+    does not show the release of the transaction, and the job would send the release again.
     """
     with _producer(access) as producer:
         producer.init_transactions()

@@ -29,7 +29,7 @@ def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 def makers(flights: DataFrame, planes: DataFrame) -> DataFrame:
     """For each manufacturer: the number of its planes that flew, and the number of their flights. From release 2 on,
-    the table also has the number of seats of these flights."""
+    the table also has the number of seats in the counted flights."""
     joined = flights.where("dep_delay IS NOT NULL").join(planes, "tailnum")
     seats: list[Column] = []
     if "seats" in planes.columns:

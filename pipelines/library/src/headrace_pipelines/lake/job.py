@@ -4,7 +4,7 @@ lakes; at the end the job checks the lakes.
     feed ---> lake.flights, lake.weather, lake.planes ---> one query each ---> bronze, silver, checks ---> gold
 
 A query writes the tables of both formats from one Spark job for each batch, each table exactly once. After the first
-release the queries end; for the second release they start again from their checkpoints, with the new fields.
+release the queries end; for the second release the queries start again from their checkpoints, with the new fields.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def start_source(
 
 def check_no_open_batch(directory: Path) -> None:
     """Raise PipelineFailedError if a batch has begun and is not committed. Some of the tables may have the batch
-    already, by the rules and fields of the previous release. The tables that lack the batch must get it by the rules
-    and fields of the previous release, too."""
+    already, by the rules and fields of the previous release. The tables that lack the batch must get the batch by the
+    rules and fields of the previous release, too."""
     for each in checkpoints(directory):
         if each.next_batch is not None:
             raise PipelineFailedError(

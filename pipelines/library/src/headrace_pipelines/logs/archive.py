@@ -88,8 +88,8 @@ def search(
     limit: int = LIMIT,
 ) -> Iterator[tuple[Any, ...]]:
     """Rows (time, host, status, text) whose line contains ``text``, in the order of their times. ``since`` and
-    ``until``: ISO 8601, in UTC unless they have an offset; only the days between them are read. A pipeline may write
-    the archive during the search. Raises InvalidArgumentError."""
+    ``until``: ISO 8601, in UTC unless they have an offset; the search reads only the days between ``since`` and
+    ``until``. A pipeline may write the archive during the search. Raises InvalidArgumentError."""
     import duckdb
 
     first, last = _time("since", since), _time("until", until)

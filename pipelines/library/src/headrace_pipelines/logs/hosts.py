@@ -60,7 +60,7 @@ def host_lines(content: bytes) -> list[HostLine]:
 class Hosts(Worker):
     """Writes the lines to ``root/HOST/access.log``. ``speed``: seconds of the log that pass in one second.
 
-    ``written``: lines that an earlier run has already written to the files; the thread continues after them.
+    ``written``: lines that an earlier run has already written to the files; the thread continues after these lines.
     """
 
     def __init__(self, root: Path, lines: Sequence[HostLine], *, speed: float) -> None:

@@ -1,4 +1,4 @@
-"""The shipper of a run: it does the same as ``headrace ship``, in a process that ends when its owner ends.
+"""The shipper of a run does the same as ``headrace ship``, in a process that ends when its owner ends.
 
 python -m headrace_pipelines.logs.shipping NAME PATTERN
 """

@@ -177,7 +177,7 @@ class Database:
         self.run("INSERT INTO generation VALUES (?, NULL)", (generation,))
 
     def sweep(self, keep: int, *, later: bool = False) -> None:
-        """Delete the rows of generations before ``keep``; with ``later``, also of generations after it. Each
+        """Delete the rows of generations before ``keep``; with ``later``, also of generations after ``keep``. Each
         transaction deletes at most SWEEP_ROWS rows, so that other writers do not wait long."""
         old = "<>" if later else "<"
         row = "rowid" if self._is_sqlite else "ctid"

@@ -7,7 +7,7 @@ version does not follow the order's version raises an error, so a lost or repeat
 A **rebuild** makes the next generation of rows from the first event on, while the live projector continues. When the
 new rows contain every event of the present rows, one transaction switches the views; the old rows are deleted
 afterwards. So a reader never sees an older state than before, and never waits. The live projector sees the switch at
-its next batch, and continues with the new rows, from the positions that are stored with them.
+its next batch. It then continues with the new rows, from the positions that are stored with the new rows.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def project(database: Database, generation: int, events: Sequence[Event], positi
 
 
 def _orders(database: Database, generation: int, ids: set[str]) -> dict[str, Order]:
-    """The orders with these ids, for the ids that have rows."""
+    """The orders with the given ids, for the ids that have rows."""
     found: dict[str, Order] = {}
     wanted = sorted(ids)
     for at in range(0, len(wanted), 500):

@@ -37,7 +37,7 @@ def called(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 class Beside:
-    """The Spark query of a run; it reads the topic of ``scene``, as the scene's group does."""
+    """The Spark query of a run, which reads the topic of ``scene``, as the scene's group does."""
 
     def __init__(self, spark: SparkSession, access: Access, places: Places, scene: str) -> None:
         self._spark, self._places, self._scene = spark, places, scene

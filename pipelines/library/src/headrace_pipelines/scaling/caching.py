@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """When the cache is full, a new value replaces the least recently used one. Raises InvalidArgumentError."""
+    """When the cache is full, a new value replaces the least recently used value. Raises InvalidArgumentError."""
 
     def __init__(self, size: int, ttl_s: float) -> None:
         if size < 1 or ttl_s <= 0:
@@ -26,7 +26,7 @@ class Cache(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K, now_s: float) -> V | None:
-        """The value, or None if the cache does not have it, or it is too old."""
+        """The value; None if the cache has no value for the key, or only a value that is too old."""
         found = self._values.get(key)
         if found is None:
             return None

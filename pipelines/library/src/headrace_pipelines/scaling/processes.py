@@ -3,8 +3,8 @@
     python -m headrace_pipelines.scaling.processes member SCENE DIR
     python -m headrace_pipelines.scaling.processes autoscaler SCENE DIR
 
-A process ends after its poll when its standard input ends. So the members of a killed autoscaler end, and its successor
-starts with one member.
+A process ends after its poll when its standard input ends. So the members of a killed autoscaler end, and the next
+autoscaler starts with one member.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A buffer for the rows of EMIT CHANGES: Spark's batches put rows into it, and the statement takes rows out and shows
-them."""
+"""A buffer for the rows of EMIT CHANGES: Spark's batches put rows into the buffer, and the statement takes rows out and
+shows the rows."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ class Catalog:
         return [table.name for table in self.tables.values() if table.topic == topic]
 
     def writers_of(self, name: str) -> list[ContinuousQuery]:
-        """The queries on which a table depends, each once. Queries that write its sources come first; the query that
-        writes the table itself is last."""
+        """The queries on which a table depends, each once. Queries that write the table's sources come first; the query
+        that writes the table itself is last."""
         found: dict[str, ContinuousQuery] = {}
         self._add_writers(name, found, set())
         return list(found.values())

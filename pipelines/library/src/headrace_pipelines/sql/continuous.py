@@ -158,8 +158,8 @@ def has_aggregate(plan: Any) -> bool:
 
 
 def group_keys(frame: DataFrame) -> list[str | None] | None:
-    """The columns of ``frame`` that are the keys of its GROUP BY, with None for a key that is not a column. The result
-    is None if the frame has no GROUP BY at its top level."""
+    """The columns of ``frame`` that are the keys of its GROUP BY, with None for a key that is not a column. None if the
+    frame has no GROUP BY at its top level."""
     node = frame._jdf.queryExecution().analyzed()
     names = {attribute.exprId().id(): attribute.name() for attribute in _each(node.output())}
     while node.nodeName() in ("Project", "Filter", "SubqueryAlias"):

@@ -28,8 +28,8 @@ class QueryCycleError(SqlError):
 
 
 def cycle_of(query: ContinuousQuery, catalog: Catalog) -> list[Step]:
-    """The shortest path of rows from ``query`` back to itself, beginning with a topic that it reads; empty if there is
-    none. ``query`` need not be in the catalog."""
+    """The shortest path of rows from ``query`` back to itself, beginning with a topic that ``query`` reads; empty if
+    there is no such path. ``query`` need not be in the catalog."""
     others = [each for each in catalog.queries.values() if each.id != query.id]
     first = _steps(query, catalog)
     steps = [step for each in others for step in _steps(each, catalog)]

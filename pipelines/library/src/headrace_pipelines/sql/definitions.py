@@ -294,7 +294,8 @@ def _declared(schema: StructType) -> tuple[str, ...]:
 
 
 def text_fault(form: str, schema: StructType) -> str | None:
-    """The reason why records of format text cannot hold these columns; None if they can, or for another format."""
+    """The reason why records of the format ``text`` cannot hold the given columns. None if the records can, or for
+    another format."""
     if form == "text" and [each.dataType.simpleString() for each in schema.fields] != ["string"]:
         return "format text needs one column of type STRING, such as (line STRING)"
     return None

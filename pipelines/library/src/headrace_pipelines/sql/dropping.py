@@ -50,7 +50,7 @@ class Dropping:
         return Message(text)
 
     def _check_calls(self, name: Token, source: Source) -> None:
-        """Raise SqlError if another function calls this one."""
+        """Raise SqlError if another function calls the function ``name``."""
         for other, text in self._catalog.functions.items():
             if other != name.value.lower() and name.value.lower() in uses_of_function(text, self._catalog):
                 what = f"the function {other} calls {name.value.lower()}; DROP FUNCTION {other} first"

@@ -68,7 +68,7 @@ def column_fault(columns: Sequence[str]) -> str | None:
 
 
 def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
-    """For each column, the reason why a table that has the earlier columns cannot have it, too; None if the table
+    """For each column, the reason why a table with the earlier columns cannot have this column, too. None if the table
     can."""
     known: set[str] = set()
     for column in columns:
@@ -83,8 +83,9 @@ def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
 
 
 def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str | None] | None) -> str | None:
-    """The reason why ``key`` cannot be the key of an aggregate; None if it can. ``groups``: the columns of the GROUP
-    BY, with None in place of an expression that the SELECT lacks. ``groups`` is None if the GROUP BY is not known."""
+    """The reason why ``key`` cannot be the key of an aggregate; None if the key is valid. ``groups``: the columns of
+    the GROUP BY, with None in place of an expression that the SELECT lacks. ``groups`` is None if the GROUP BY is not
+    known."""
     known = {column.lower() for column in columns}
     given = {name.lower() for name in key}
     for name in key:

@@ -58,8 +58,8 @@ def _show_rows(result: Rows, output: str) -> None:
 
 
 def _show_arriving(result: Arriving, output: str) -> None:
-    """Print each row as soon as it arrives. The format table also prints JSON here, because a table cannot be aligned
-    before its last row."""
+    """Print each row as soon as it arrives. The format ``table`` also prints JSON for rows that arrive over time,
+    because a table cannot be aligned before its last row."""
     kind = "csv" if output == "csv" else "json"
     for line in lines(result.columns, result.rows, kind, heading=True):
         say_data(line)

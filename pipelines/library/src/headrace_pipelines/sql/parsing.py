@@ -79,7 +79,7 @@ class _Parser:
         return all((token := self._peek(at)) is not None and token.word == word for at, word in enumerate(words))
 
     def _accept(self, *words: str) -> bool:
-        """Skip these words if they are next; return whether they were."""
+        """Skip the given words if they are next; return whether they were next."""
         if not self._next_is(*words):
             return False
         self._at += len(words)

@@ -61,7 +61,7 @@ def batch_of(frame: DataFrame, number: int) -> Batch:
 
 
 def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """A frame with ``rows``. The function leaves out empty chunks, because pyspark 4.3 loses the rows that follow an
-    empty chunk."""
+    """A frame with ``rows``. The frame has no empty chunks, because pyspark 4.3 loses the rows that follow an empty
+    chunk."""
     batches = [batch for batch in rows.to_batches() if batch.num_rows]
     return spark.createDataFrame(pa.Table.from_batches(batches, rows.schema))

@@ -72,8 +72,8 @@ class Watcher(StatefulProcessor):
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        """Handle the new readings of a shard. The result has the twins of devices with a later reading than before, the
-        bad records, and the alarms."""
+        """Handle the new readings of a shard. Returns the twins of devices with a later reading than before, the bad
+        records, and the alarms."""
         timer_ms, devices = self._load()
         twins: dict[str, bytes] = {}
         found: list[Row] = []
