@@ -16,9 +16,11 @@ from .findings import Finding, Severity, count, rule, some
 #: longer than an election (a second), and longer than the leader's timer tick, which is the precision of a voter's
 #: fetch time.
 VOTER_SILENT_MS = 10_000
-#: A broker sends heartbeats every two seconds, and is fenced if it is silent for its session timeout (9 s).
+#: A broker counts as silent after this number of milliseconds without a heartbeat. A broker sends heartbeats every two
+#: seconds, and is fenced after its session timeout (9 s).
 HEARTBEAT_FRESH_MS = 5_000
-#: A live broker refreshes its metadata twice a second.
+#: Largest acceptable age of a broker's metadata, in milliseconds; the metadata of a healthy broker are at most a few
+#: seconds old.
 METADATA_LAG_MS = 10_000
 #: Largest acceptable difference between the clocks of two nodes, in milliseconds: the difference makes lags, retention
 #: and timestamps wrong.
