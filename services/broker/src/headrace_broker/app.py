@@ -1,10 +1,10 @@
 """The broker as a whole: ``Broker.__init__`` creates all parts, in one pass from top to bottom.
 
-``start`` reads the formatted directories and binds both listeners, so that the ports are known before the broker
-serves. The broker loads the last metadata snapshot, follows the metadata log, registers itself, and catches up with
-every committed entry. The starting broker then opens and recovers the logs with their topics' settings, while
-heartbeats keep it fenced. As its last steps, the starting broker applies the metadata to its partitions, asks to be
-unfenced, and serves.
+``start`` reads the formatted directories and binds the listeners, so that the ports are known before the broker serves.
+The broker loads the last metadata snapshot, follows the metadata log, registers itself, and catches up with every
+committed entry. The starting broker then opens and recovers the logs with their topics' settings, while heartbeats keep
+it fenced. As its last steps, the starting broker applies the metadata to its partitions, asks to be unfenced, and
+serves.
 
 A clean stop asks the controller to move leaderships away, refuses new requests and finishes the requests in progress.
 The stopping broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop

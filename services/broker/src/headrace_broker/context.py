@@ -129,7 +129,8 @@ class BrokerContext:
         return self.identity.broker_id
 
     def rack_of(self, broker_id: int) -> str | None:
-        """Rack of a registered, unfenced broker; None for a fenced or unknown broker."""
+        """Rack of a registered, unfenced broker; None for a fenced or unknown broker, and for a broker without a
+        rack."""
         broker = self.metadata.image.brokers.get(broker_id)
         return None if broker is None or broker.fenced else broker.rack or None
 

@@ -74,10 +74,9 @@ class ControllerLink:
         self, method: str, request: Any, timeout_ms: int, stub_of: Callable[[Any], Any] = admin_pb2_grpc.AdminStub
     ) -> Any:
         """Send a call of the Admin service, or of the service of ``stub_of``, to the active controller and return the
-        answer. The call searches for the
-        active controller until ``timeout_ms`` are over, then raises the error of the last attempt. RequestTimedOutError
-        means that the request was sent and its outcome is unknown. An error in the active controller's answer is raised
-        at once."""
+        answer. The call searches for the active controller until ``timeout_ms`` are over, then raises the error of the
+        last attempt. RequestTimedOutError means that the request was sent and its outcome is unknown. An error in the
+        active controller's answer is raised at once."""
         sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
         return await self._calls.call(stub_of, method, request, timeout_ms, sending)
 

@@ -63,8 +63,8 @@ Verify = Callable[["ProducerTransaction", TopicPartition, Callable[[HeadraceErro
 
 
 class ProducerTransaction(NamedTuple):
-    """The transaction of a producer's append. ``version``: the client's transaction version. ``room`` queues the
-    appends that wait while ``verify`` runs."""
+    """The transaction of a producer's append. ``version``: the client's transaction version. ``room`` limits the number
+    and the bytes of the appends that wait while ``verify`` runs."""
 
     transactional_id: str
     producer_id: int

@@ -97,7 +97,7 @@ class PartitionTable:
 
     def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
         """The directory that the controllers recorded for this broker's replica; the zero id if they recorded no
-        directory."""
+        directory, None if the metadata lacks the partition."""
         state = self.image.partition(topic_id.bytes, partition.partition)
         return None if state is None else uuid.UUID(bytes=state.directory_of(self.identity.broker_id))
 
@@ -113,8 +113,7 @@ class PartitionTable:
         return replica is not None and replica.log is log and replica.leader_id != NO_LEADER
 
     def leaders_of(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[PartitionLeader]:
-        """The leaders of partitions that changed in ``delta``, or that have a replica on a broker that ``delta``
-        changed."""
+        """The leaders of partitions that changed in ``delta``; all leaders if ``delta`` changed a broker."""
         if delta.brokers:
             return [replica.leader for replica in self.led.values()]
         names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
@@ -165,6 +164,6 @@ class PartitionTable:
 
 
 def _shown(partition: TopicPartition) -> str:
-    """A client's partition name, shortened for log messages."""
+    """A client's partition name, shortened for error messages."""
     topic = partition.topic if len(partition.topic) <= 60 else partition.topic[:57] + "..."
     return f"{topic!r}-{partition.partition}"

@@ -3,8 +3,8 @@
 An append whose ids are known needs no request and does not wait. An append with an unknown id waits for the registry's
 answer, at most WAIT_S seconds. Later appends to the same partition also wait, to keep the order. Appends to other
 partitions do not wait. When the registry does not answer, appends with unknown ids get a retriable error without
-waiting. The broker asks again in the background, once in RETRY_S seconds, until the registry answers. Meanwhile,
-appends with known ids are still accepted.
+waiting. While appends with unknown ids arrive, the broker asks again in the background, at most once in RETRY_S
+seconds. Meanwhile, appends with known ids are still accepted.
 
 Requests are ``GET /schemas/ids/ID/subjects`` of Confluent's REST API. Requests are rare, because the broker caches the
 answers, so each request opens a new connection.
@@ -33,7 +33,7 @@ logger = logging.getLogger("headrace.broker")
 
 REQUEST_S = 2.0  #: Timeout in seconds of a request to one address of the registry.
 WAIT_S = 5.0  #: Longest time in seconds that an append waits for the registry.
-RETRY_S = 1.0  #: Seconds for which the broker sends no request to an address of the registry that did not answer.
+RETRY_S = 1.0  #: Seconds for which the broker sends no request after no address of the registry has answered.
 REQUESTS_MAX = 8  #: Maximum number of concurrent requests to the registry.
 #: Maximum number of an append's unknown ids that are looked up in one round; the append is then checked again.
 IDS_AT_ONCE_MAX = 32
@@ -42,7 +42,7 @@ ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
 
 class RegistryUnavailableError(Exception):
-    """No address of the registry gave a usable answer; the text says why."""
+    """An address of the registry gave no usable answer; the text says why."""
 
 
 class RegistryAddress(NamedTuple):
@@ -91,7 +91,8 @@ class SchemaRegistry:
     def accepts(self, check: SchemaCheck, partition: TopicPartition, answered: Callable[[], None]) -> bool:
         """Whether all ids of the append are known and accepted. If the result is False, the broker asks the registry
         and calls ``answered`` later, once; then call ``accepts`` again. Raises InvalidRecordError (with the refused
-        records), ServerBusyError (the registry does not answer), InvalidConfigError (this broker has no registry)."""
+        records), ServerBusyError (the registry does not answer), InvalidConfigError (this broker has no registry),
+        ServerShuttingDownError."""
         now_ms = self._clock.monotonic_ms()
         needs = judge(check, self._known, partition, now_ms)
         if not needs:

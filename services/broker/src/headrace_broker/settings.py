@@ -48,7 +48,8 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Settings of the background work on logs, derived from configuration keys; all threads share the buffer sizes.
+    """The settings that can change while the broker runs, derived from configuration keys. All cleaner threads together
+    use the configured buffer sizes.
 
     docs/reference/configuration.md describes each key.
     """

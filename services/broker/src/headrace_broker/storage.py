@@ -250,9 +250,9 @@ class Storage:
         self, belongs: Callable[[uuid.UUID], bool]
     ) -> tuple[list[TopicPartition], dict[TopicPartition, HeadraceError]]:
         """Compare the logs that were found with the partitions in the metadata. Deletes logs, damaged or not, whose
-        topic id does not ``belong`` to a current topic. A directory that was offline may have a deleted topic's log,
-        while another directory has the log of a new topic with the same name. Returns the deleted partitions, and,
-        with the reasons, the partitions that must not be served."""
+        topic was deleted: ``belongs`` is False for the topic id. A directory that was offline may have a deleted
+        topic's log, while another directory has the log of a new topic with the same name. Returns the deleted
+        partitions, and, with the reasons, the partitions that must not be served."""
         deleted: list[TopicPartition] = []
         refused = await settle_moves(self._held)
         for held in self._held:
@@ -536,7 +536,9 @@ class Storage:
         """
         target = next((held for held in self._held if held.root == root.rstrip("/")), None)
         if target is None:
-            raise LogDirNotFoundError(f"{root} is not one of log.dirs={','.join(held.root for held in self._held)}")
+            raise LogDirNotFoundError(
+                f"cannot move {partition}: {root} is not one of log.dirs={','.join(held.root for held in self._held)}"
+            )
         while target.failure is None and (under_way := self._moves.target_of(partition)) is not None:
             if under_way is target:
                 return
@@ -690,4 +692,4 @@ def _nothing() -> None:
 
 def _log_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        logger.warning("cannot release the preallocated disk blocks of a segment: %s", error)
+        logger.warning("cannot release preallocated disk blocks, or mark a log as damaged: %s", error)

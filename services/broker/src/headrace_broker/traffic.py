@@ -1,8 +1,8 @@
 """Counters of records and bytes by topic. The replicas of a topic on this broker share one ``TopicTraffic``.
 
 A replica gets its counters when it is made, so counting costs one addition for each batch. When a topic no longer has a
-replica on this broker, the topic is ``retired``. The counts of a retired topic stay in the totals, and its metric rows
-disappear.
+replica on this broker, ``retire`` removes the topic. The counts of a retired topic stay in the totals, and its metric
+rows disappear.
 """
 
 from __future__ import annotations

@@ -94,16 +94,20 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         image, broker_id = self._broker.metadata.image, self._broker.broker_id
         if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC:
             if image.topic(resource.name) is None:
-                raise UnknownTopicOrPartitionError(f"topic {resource.name} does not exist")
+                raise UnknownTopicOrPartitionError(
+                    f"cannot describe the configuration: topic {resource.name} does not exist"
+                )
             return describe_topic(image, resource.name, broker_id=broker_id, given=self._given)
         if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_BROKER:
             if not resource.name:
                 return describe_broker(image, None)
             wanted = parse_broker_id(resource.name)
             if wanted not in image.brokers:
-                raise InvalidRequestError(f"broker {wanted} does not exist")
+                raise InvalidRequestError(f"cannot describe the configuration: broker {wanted} does not exist")
             return describe_broker(image, wanted, static=self._given if wanted == broker_id else None)
-        raise InvalidRequestError(f"resource type {resource.type} must be TOPIC or BROKER")
+        raise InvalidRequestError(
+            f"cannot describe the configuration: resource type {resource.type} must be TOPIC or BROKER"
+        )
 
 
 def _forwarded(name: str) -> Callable[[AdminService, Any, Any], Any]:

@@ -12,10 +12,10 @@ of a bulk session, so that the broker serves other clients between two large res
 Callbacks handle all states of a fetch stream: an idle session needs no task, and a waiting request needs one timer. A
 session's position advances only when a response is queued, so an abandoned request changes no position.
 
-A consumer that names its rack may read from a follower. If a follower is in the consumer's rack, the leader's response
-names this follower (KIP-392). When a response names another broker, the partition leaves the session, and the consumer
-adds the partition to a session with that broker. A consumer without a rack reads only from leaders, so it notices a
-change of leader at once.
+A consumer that names its rack may read from a follower. If a follower is in the consumer's rack and the leader is not,
+the leader's response names this follower (KIP-392). When a response names another broker, the partition leaves the
+session, and the consumer adds the partition to a session with that broker. A consumer without a rack reads only from
+leaders, so it notices a change of leader at once.
 
 A new request on the stream ends the wait of the previous request, even if the new request is empty. Because a new
 request ends the previous wait, a client with two requests always in flight would poll without pause at the log's end.
@@ -334,8 +334,8 @@ class FetchStream(StreamHandler[Any]):
         self._look(give_up=give_up)
 
     def _look(self, *, give_up: bool) -> None:
-        """Answer the stream's current fetch request, if it can be answered now. With ``give_up`` the response contains
-        only the records that are already in memory."""
+        """Answer the stream's current fetch request, if it can be answered now. With ``give_up`` the response does not
+        wait for new records, but waits for a read from the disk if no records are in memory."""
         request = self._current
         self._looked_s = time.perf_counter()
         largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX

@@ -19,7 +19,7 @@ from ..directories import DirectoryDescription
 class LogDirs:
     """Functions of the storage that the handlers of log directories call. ``describe`` returns a description of every
     log directory. ``move`` starts to move a replica and returns when the move has begun; it raises LogDirNotFoundError,
-    StorageError or ReplicaNotAvailableError."""
+    StorageError, DiskFullError or ReplicaNotAvailableError."""
 
     describe: Callable[[], Sequence[DirectoryDescription]]
     move: Callable[[TopicPartition, str], Coroutine[Any, Any, None]]
@@ -53,7 +53,7 @@ def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) ->
 
 
 async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) -> Any:
-    """Move each replica independently; a replica that the request names twice is refused."""
+    """Move each replica independently. A request that names a replica twice is refused as a whole."""
     _check_meant(broker, request)
     broker.partitions.check_serving()
     moves: list[tuple[TopicPartition, str]] = []
@@ -66,7 +66,7 @@ async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, reque
                 numbers = item.partitions or [-1]
                 results += [_result(item.topic, number, error) for number in numbers]
     if len({replica for replica, _ in moves}) != len(moves):
-        raise InvalidRequestError("the request names a partition twice; nothing was moved")
+        raise InvalidRequestError("the request names a partition twice; nothing was moved: name each partition once")
     for replica, path in moves:
         try:
             await log_dirs.move(replica, path)

@@ -188,7 +188,7 @@ async def _deleted_by_all(leader: PartitionLeader, offset: int, timeout_s: float
     low watermark.
 
     Raises RequestTimedOutError if some replicas are late: the leader has deleted its records, and the followers will
-    delete theirs. ``delete_records`` also raises the error with which the leader resigned.
+    delete theirs. ``_deleted_by_all`` also raises the error with which the leader resigned.
     """
     reached: asyncio.Future[HeadraceError | int] = asyncio.get_running_loop().create_future()
 

@@ -28,7 +28,7 @@ from ..context import BrokerContext
 from ..deadlines import Expiring
 
 _INT16_MAX = 2**15 - 1
-#: Maximum number of uncommitted markers of one stream; at the maximum the broker stops reading the stream.
+#: Maximum number of uncommitted markers of one stream; above the maximum the broker stops reading the stream.
 _PENDING_MAX = 10_000
 #: Number of producers that DescribeProducers describes before the event loop may do other work.
 _DESCRIBED_AT_ONCE = 20

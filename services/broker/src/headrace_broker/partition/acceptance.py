@@ -1,8 +1,7 @@
 """Check whether a producer's batches may enter a topic's log.
 
 ``headrace_core.log.appending`` checks the batches against the topic's configuration. The module acceptance.py also
-refuses batches that the broker does not support yet, and batches whose first header is invalid, before it decompresses
-records.
+refuses batches that are too large, or whose first header is invalid, before it decompresses records.
 """
 
 from __future__ import annotations

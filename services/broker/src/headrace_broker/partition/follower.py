@@ -4,7 +4,7 @@
 
     state         meaning                                     next
     JOINING       no valid answer of a leader yet             join -> joined
-    FOLLOWING     the logs match, the leader pushes           pushed, news; disconnected -> JOINING
+    FOLLOWING     the logs match, the leader pushes           pushed, updated; disconnected -> JOINING
     TRUNCATING    the log is truncated, or started again      truncated -> JOINING
     OUT           needs another lane or newer metadata        retry -> JOINING
 
@@ -82,7 +82,7 @@ JoinOutcome = LogsMatch | Truncate | Restart | OtherLane | Wait | Stale
 
 
 class Take(NamedTuple):
-    """Append ``batches`` unchanged; the log then ends at ``end_offset``."""
+    """Append ``records`` unchanged; the log then ends at ``end_offset``."""
 
     records: bytes
     end_offset: int
@@ -347,7 +347,8 @@ class PartitionFollower:
 
     @property
     def wanted_log_start(self) -> int:
-        """The leader's log start, limited to the end of this log: the follower deletes the records below it."""
+        """The leader's log start, limited to this replica's high watermark: the follower deletes the records below this
+        offset."""
         return max(self.log_start, min(self._leader_log_start, self.high_watermark))
 
     def next_ack(self) -> Ack | None:

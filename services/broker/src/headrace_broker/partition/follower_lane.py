@@ -117,9 +117,9 @@ class FollowerLane(Generic[F]):
         return handle.replica
 
     def broken(self) -> list[F]:
-        """Called when the stream ended, which also ends all joins on the stream. Returns the partitions that were on
-        the stream, which will join the next stream. After the next join the leader pushes again the records that were
-        received but not written."""
+        """Called when the stream ended, which also ends all joins on the stream. Returns the partitions that had joined
+        on the stream, which will join the next stream. After the next join the leader pushes again the records that
+        were received but not written."""
         lost = list(self._by_replica)
         self._by_number.clear()
         self._by_replica.clear()

@@ -150,7 +150,7 @@ class FollowerProgress:
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
     def left(self, *, cannot_append: bool, is_broken: bool, now_ms: int) -> None:
-        """Record that the follower's stream has ended."""
+        """Record that the follower's join has ended, by a leave or because its stream ended."""
         self.joined = self.is_eligible = False
         self.absent_ms = now_ms
         self.broken_ms = now_ms if is_broken else None

@@ -53,9 +53,9 @@ from .isr import BrokerEpochOf, FollowerProgress, InSyncSet, IsrChange
 #: with the error.
 Waiter = Callable[[HeadraceError | None], None]
 
-#: Maximum number of uncommitted appends whose sizes are kept separately; beyond it, the last size includes all later
-#: appends. The number of kept sizes is limited, because below min.insync.replicas nothing is committed while acks=1
-#: continues to append.
+#: Maximum number of uncommitted appends whose sizes are kept separately; beyond this number, the last size includes all
+#: later appends. The number of kept sizes is limited, because below min.insync.replicas nothing is committed while
+#: acks=1 continues to append.
 _UNREAD_MAX = 1_024
 
 
@@ -86,7 +86,7 @@ class LogWatcher(Protocol):
 
 class ReplicaProgress(NamedTuple):
     """Offsets and state of a replica, as the leader knows them. A follower's offsets are -1 before its first
-    acknowledgement. ``caught_up_ms`` is -1 for the leader, and for a replica that has not caught up yet."""
+    acknowledgement. ``caught_up_ms`` is -1 for the leader; for a follower it is ``FollowerProgress.caught_up_ms``."""
 
     broker_id: int
     log_end: int

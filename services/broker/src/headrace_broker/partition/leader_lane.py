@@ -256,8 +256,8 @@ class LeaderLane:
     ) -> None:
         """The caller has checked ``hello`` against the metadata; all streams share ``registry`` and ``pacer``. ``wake``
         is called, perhaps often, when ``next`` may have a new message. ``wake_at`` is called with the time at which
-        ``next`` may have a message (``due_ms``). Raises InvalidRequestError for a limit of unacknowledged bytes that is
-        too small for any batch."""
+        ``next`` may have a message (``due_ms``). Raises InvalidRequestError if the hello's limit of unacknowledged
+        bytes is not above 0."""
         if hello.window_bytes <= 0:
             raise InvalidRequestError(f"broker {hello.broker_id}: window_bytes={hello.window_bytes}: must be above 0")
         self.broker_id = hello.broker_id

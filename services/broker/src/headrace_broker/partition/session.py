@@ -19,8 +19,8 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 
 class SessionPartition:
-    """A partition of a fetch session. ``position`` is the next offset to send. ``told_*`` are the offsets that the last
-    response gave to the client."""
+    """A partition of a fetch session. ``position`` is the next offset to send. ``sent_high_watermark`` and
+    ``sent_log_start`` are the offsets that the last response gave to the client."""
 
     __slots__ = (
         "current_leader_epoch",

@@ -78,8 +78,8 @@ class Verification(Generic[T]):
 
 
 class Verifications(Generic[T]):
-    """The verifications of one partition under one leader epoch. If ``arrived`` returns an append as verified, the
-    caller must call ``ended`` when the append has ended."""
+    """The verifications of one partition under one leader epoch. The caller must call ``ended`` when an append has
+    ended that ``confirmed`` returned or that the caller counted in ``appending``."""
 
     __slots__ = ("_of", "_room")
 

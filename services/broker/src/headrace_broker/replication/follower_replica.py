@@ -207,9 +207,9 @@ class FollowerReplica:
         self.follower.disconnected()
 
     def stumbled(self, error: Exception) -> None:
-        """Called when a message could not be processed because of a bug on this broker or on the leader. Log the error
-        and join this partition again, after increasing pauses. A message that failed for one partition does not affect
-        the other partitions on the stream."""
+        """Called when a message could not be processed because of a bug on this broker or on the leader. Report the
+        error as a refused push, and join this partition again, after increasing pauses. A message that failed for one
+        partition does not affect the other partitions on the stream."""
         if self._reason is None:
             wrapped = UnknownServerError(
                 f"{self.partition}: cannot apply the message of leader {self.leader_id}: {type(error).__name__}: "

@@ -400,7 +400,9 @@ class _Stream:
             take(what)
         except Exception as error:
             logger.exception(
-                "the replication stream from broker %d failed, reconnecting: %s", self.leader_id, type(what).__name__
+                "cannot apply a %s message of leader %d to a replica, which leaves the stream and joins again",
+                type(what).__name__,
+                self.leader_id,
             )
             self._streams.leave(replica)
             replica.stumbled(error)
@@ -478,7 +480,8 @@ class LeaveConfirmation:
         pass
 
     def stumbled(self, error: Exception) -> None:
-        """Called when the callback ``done`` failed: call ``done`` again after a pause."""
+        """Called when the callback ``done`` failed: join again after a pause, so that the next answer calls ``done``
+        again."""
         self._again = asyncio.get_running_loop().call_later(_CONFIRM_AGAIN_S, self._streams.join, self)
 
     def cancel(self) -> None:

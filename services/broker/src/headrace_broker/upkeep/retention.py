@@ -37,7 +37,7 @@ LOGS_AT_ONCE = 64  #: Logs judged together.
 #: Maximum number of logs that the directory writer changes in one step. Each step that changes logs delays appends to
 #: the directory by some milliseconds.
 CHANGED_AT_ONCE = 8
-#: Seconds between two checks for expired segments, for files whose deletion is due, and for full directories.
+#: Longest time in seconds between two rounds; each round checks full directories, and the files whose deletion is due.
 TICK_S = 5.0
 
 

@@ -2,8 +2,8 @@
 
 A round reads every segment of every log, active segments included, at ``log.scrub.bytes.per.second`` for each
 directory. The scrubber checks the batches as a read does, and also checks the indexes
-(``headrace_core.log.scrubbing``). Records that are still damaged when they are read again are quarantined as if a
-reader had found the damage (``Roles.quarantine``). A damaged index is rebuilt by the directory writer. The scrubber's
+(``headrace_core.log.scrubbing``). A log whose records are still damaged when they are read again is quarantined, as if
+a reader had found the damage (``Roles.quarantine``). A damaged index is rebuilt by the directory writer. The scrubber's
 position within a round is kept only in memory, so a restart begins a new round.
 
 A round of the scrubber begins at least an hour after the start of the previous round.

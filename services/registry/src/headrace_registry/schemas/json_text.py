@@ -67,18 +67,18 @@ def _exact_number(digits: str) -> Decimal:
     try:
         return Decimal(digits)
     except InvalidOperation:
-        raise ValueError(f"the exponent of the number {digits[:40]} is too large") from None
+        raise ValueError(f"the exponent of the number {digits[:40]} is too large; write a smaller number") from None
 
 
 def _double(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"the number {digits[:40]} is too large for a double")
+        raise ValueError(f"the number {digits[:40]} is too large for a double; write a smaller number")
     return number
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
+    raise ValueError(f"{name} is not a JSON number; write a finite number")
 
 
 def kind(value: Any) -> str:
