@@ -67,7 +67,7 @@ def test_renewal_keeps_names_and_lifetime_and_changes_the_key(
     [
         (["issue", "broker", "1", "--host", "x"], 1, "broker-1.pem already exists; pass --force"),
         (["init"], 1, "already exists; pass --force"),
-        (["issue", "broker", "2"], 2, "a node needs the host names"),
+        (["issue", "broker", "2"], 2, "a node's certificate needs the host names"),
         (["issue", "user", "bob", "--host", "x"], 2, "a user's certificate has no host"),
         (["issue", "user", "../bob"], 1, "user name '../bob'"),
         (["issue", "user", ""], 1, "must have 1 to 63"),

@@ -50,7 +50,7 @@ def test_a_role_that_is_named_twice_is_a_mistake() -> None:
 
 
 def test_a_line_without_a_value_is_refused_by_name() -> None:
-    with pytest.raises(pytest.UsageError, match=r"headrace_config: 'num.partitions' is not key=value"):
+    with pytest.raises(pytest.UsageError, match=r"headrace_config: 'num.partitions' must be key=value"):
         shape(lines=["num.partitions"])
 
 

@@ -2,7 +2,7 @@
 in a partition, but its coordinator does not know it.
 
 No coordinator will ever write the marker of a hanging transaction, so readers with read_committed wait for it forever.
-The order of the requests makes the result certain. A leader adds its partition to the transaction at the coordinator
+The order of the requests rules out a false report. A leader adds its partition to the transaction at the coordinator
 before it appends the transaction's first record. If the coordinator later does not have the partition in a transaction,
 the transaction must have ended. After the coordinators have answered, the tool asks the leader again. If the
 transaction is still open at the leader, it hangs.

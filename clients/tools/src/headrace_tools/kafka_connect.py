@@ -398,8 +398,8 @@ def _config_faults(answer: _Answer) -> tuple[str, ...] | None:
 
 
 def _already_exists(answer: _Answer) -> bool:
-    """Whether an answer with status 409 (conflict) means that the connector already exists. Every other 409 means a
-    rebalance."""
+    """Whether an answer with status 409 (conflict) means that the connector already exists. With any other reason, the
+    status 409 means a rebalance."""
     return _raw_message(answer).endswith("already exists")
 
 

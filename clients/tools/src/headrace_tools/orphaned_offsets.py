@@ -2,7 +2,7 @@
 transaction's coordinator does not have the transaction.
 
 No marker will ever commit or drop orphaned offsets, so readers that ask for stable offsets wait for them forever. The
-order of the requests makes the result certain, as for hanging transactions (hanging.py). The group's coordinator adds
+order of the requests rules out a false report, as for hanging transactions (hanging.py). The group's coordinator adds
 the group's partition of ``__consumer_offsets`` to the transaction before it stores the offsets. If the transaction's
 coordinator later does not have this partition in a transaction, the transaction has ended. After that, the tool
 describes the group again: offsets that the group still has are orphaned.

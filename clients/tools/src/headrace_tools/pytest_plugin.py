@@ -129,6 +129,6 @@ def _shape(config: pytest.Config) -> dict[str, Any]:
     lines = [line.partition("=") for line in config.getini("headrace_config")]
     wrong = [line for line, equals, _ in lines if not equals]
     if wrong:
-        raise pytest.UsageError(f"headrace_config: {wrong[0]!r} is not key=value")
+        raise pytest.UsageError(f"headrace_config: {wrong[0]!r} must be key=value")
     shape["config"] = {key.strip(): value.strip() for key, _, value in lines}
     return shape

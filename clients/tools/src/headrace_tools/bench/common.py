@@ -163,7 +163,8 @@ class Values:
         self.pool = [self.blob[at : at + size] for at in range(0, len(self.blob), size)]
 
     def portions(self, total: int, portion: int) -> list[list[bytes]]:
-        """``total`` values in lists of at most ``portion`` values; call ``portions`` before the clock starts."""
+        """Divide ``total`` values into lists of at most ``portion`` values; call ``portions`` before the clock
+        starts."""
         length = min(portion, total)
         if total <= self.distinct:
             return [self.pool[at : min(at + length, total)] for at in range(0, total, length)]

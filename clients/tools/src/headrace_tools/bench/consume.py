@@ -53,7 +53,7 @@ class _Ledger:
         return min(count, max(0, after - self._ends[partition]))
 
     def take_records(self, records: list[Any]) -> None:
-        """Check and count a list of records, run by run."""
+        """Check and count a list of records, one run of consecutive offsets after the other."""
         self.value_bytes += sum(map(len, filter(None, map(attrgetter("value"), records))))
         self.records += len(records)
         position, count = 0, len(records)

@@ -212,7 +212,8 @@ def identity_of(certificate: Certificate) -> NodeIdentity | None:
 
 
 def subject_of(certificate: Certificate, path: Path) -> Subject:
-    """The subject of a certificate that this module issued. Raises InvalidArgumentError for any other certificate."""
+    """The subject of a certificate that this module issued. Raises InvalidArgumentError for a certificate from another
+    issuer."""
     identity = identity_of(certificate)
     if identity is not None:
         name = "" if identity.node_id is None else str(identity.node_id)

@@ -30,7 +30,9 @@ _Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")
 _Operations = Annotated[
     list[str] | None,
     typer.Option(
-        "--operation", metavar="OPERATION", help="Read, Write, All, ...; repeatable. `create` without it means All."
+        "--operation",
+        metavar="OPERATION",
+        help="Read, Write, All, ...; repeatable. Without --operation, `create` means All.",
     ),
 ]
 _Allow = Annotated[

@@ -95,7 +95,7 @@ def issue(
         raise typer.BadParameter("a user's certificate has no host; leave out --host", param_hint="--host")
     if kind != USER and not host:
         raise typer.BadParameter(
-            "a node needs the host names or addresses at which others reach it", param_hint="--host"
+            "a node's certificate needs the host names or addresses of the node: pass --host", param_hint="--host"
         )
     issued = Authority(directory).issue(Subject(kind, name, tuple(host or ())), days=days, out=out, force=force)
     show(

@@ -1,5 +1,6 @@
-"""Shell completion of topics, partitions, groups, transactional ids and brokers. The names come from the cluster that
-the command line names. If the cluster does not answer within a second, there are no completions and no message."""
+"""Shell completion of topics, partitions, groups, transactional ids and brokers. The completions come from the cluster
+whose address the command line gives. If the cluster does not answer within a second, there are no completions and no
+message."""
 
 from __future__ import annotations
 

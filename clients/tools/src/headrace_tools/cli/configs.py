@@ -241,7 +241,7 @@ def _resource(topic: str | None, broker: str | None, broker_default: bool) -> An
     if broker == "":
         broker, broker_default = None, True
     if (topic is not None) + (broker is not None) + broker_default != 1:
-        raise typer.BadParameter("pass one of --topic NAME, --broker ID and --broker-default")
+        raise typer.BadParameter("pass exactly one of --topic NAME, --broker ID or --broker-default")
     if topic is not None:
         return ConfigResource("topic", topic)
     return ConfigResource("broker", broker or "")

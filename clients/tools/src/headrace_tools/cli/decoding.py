@@ -33,7 +33,7 @@ def decoders(formats: list[str] | None, registry: str | None) -> dict[str, Any]:
 
 
 def _fields(text: str) -> list[str]:
-    """The fields (key, value) that one option -s selects. Raises a usage error."""
+    """The fields (key, value) that one option -s selects. Raises a usage error for an invalid option."""
     field, equals, kind = text.rpartition("=")
     if kind not in _FORMATS or (equals and field not in ("key", "value")):
         raise typer.BadParameter(

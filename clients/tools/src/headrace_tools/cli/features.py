@@ -56,8 +56,8 @@ def upgrade(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Raise feature levels after all nodes run a version that supports the new levels. After that, nodes of older
-    versions cannot join the cluster.
+    """Raise feature levels after all nodes run a version that supports the new levels. After the upgrade, nodes of
+    older versions cannot join the cluster.
 
     \b
     Examples:

@@ -38,7 +38,10 @@ def format_node(
         Path | None, typer.Option("--config", "-c", help="The node's properties file; instead of --log-dirs.")
     ] = None,
     cluster_id: Annotated[
-        str | None, typer.Option("--cluster-id", "-t", help="The cluster's id (default: a new random one, printed).")
+        str | None,
+        typer.Option(
+            "--cluster-id", "-t", help="The cluster's id; default: a new random id, which the command prints."
+        ),
     ] = None,
     node_id: Annotated[
         int,

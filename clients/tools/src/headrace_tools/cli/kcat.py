@@ -40,8 +40,8 @@ _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "0": "\0", "a": "\a", "b"
 
 
 def unescape(text: str) -> bytes:
-    r"""The bytes of a string with the escapes ``\n``, ``\t``, ``\0``, ``\xHH``. Raises InvalidArgumentError for any
-    other escape."""
+    r"""The bytes of a string with the escapes ``\n``, ``\t``, ``\0``, ``\xHH``. Raises InvalidArgumentError for an
+    unknown escape."""
 
     def replace(found: re.Match[str]) -> str:
         what = found.group(1)
@@ -215,7 +215,7 @@ def parse_offsets(given: Iterable[str]) -> OffsetRange:
             raise UnsupportedVersionError("-o stored: to continue at committed offsets use -G GROUP TOPIC...")
         if name.startswith("e@"):
             if stop_ms is not None:
-                raise InvalidArgumentError("-o e@TIME is given twice")
+                raise InvalidArgumentError("-o e@TIME is given twice; pass it once")
             stop_ms = _time(name[2:])
             continue
         starts += 1

@@ -73,7 +73,9 @@ def show_keys(
     files = ProfileFiles()
     wanted = name or files.current()
     if wanted is None:
-        raise InvalidArgumentError("no profile is current; pass a NAME, or choose one with `headrace profile use NAME`")
+        raise InvalidArgumentError(
+            "no profile is current; pass a NAME, or choose a profile with `headrace profile use NAME`"
+        )
     _show(files.read(wanted), output)
 
 
@@ -114,7 +116,9 @@ def set_keys(
     before = {} if is_new else files.read(name).values
     absent = [key for key in delete_keys or () if key not in before]
     if absent:
-        raise InvalidArgumentError(f"profile {name!r} has no key {', '.join(absent)}")
+        raise InvalidArgumentError(
+            f"profile {name!r} has no key {', '.join(absent)}; `headrace profile show {name}` lists the keys"
+        )
     kept = {key: value for key, value in before.items() if key not in (delete_keys or ())}
     profile = files.write(name, kept | changes)
     if and_use:

@@ -183,8 +183,8 @@ def transfer(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make another voter the leader without waiting for an election timeout. Use the command before you stop the
-    leader's machine.
+    """Make another voter the leader without waiting for an election timeout. Use `headrace quorum transfer` before you
+    stop the leader's machine.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ _IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="All addresses 
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Limit what clients use of the cluster.", no_args_is_help=True)
+    group = typer.Typer(help="Limit the load that clients put on the cluster.", no_args_is_help=True)
     group.callback()(_group)
     group.command("set")(set_)
     group.command("list")(list_)
@@ -112,7 +112,8 @@ def list_(
 
 def delete(
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY...", help="The quotas to remove; default: all of the entity.")
+        list[str] | None,
+        typer.Argument(metavar="KEY...", help="The quotas to remove; default: all quotas of the entity."),
     ] = None,
     user: _User = None,
     user_defaults: _UserDefaults = False,

@@ -296,7 +296,8 @@ def level(
     subject: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SUBJECT]", help="The subject; without it, the command is about the registry's own level."
+            metavar="[SUBJECT]",
+            help="The subject; without a subject, the command shows or sets the registry's own level.",
         ),
     ] = None,
     wanted: Annotated[

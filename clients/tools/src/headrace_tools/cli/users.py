@@ -21,7 +21,9 @@ _User = Annotated[str, typer.Argument(metavar="USER", help="The user's name with
 _Mechanism = Annotated[
     list[str] | None, typer.Option("--mechanism", metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512; repeatable.")
 ]
-_Iterations = Annotated[int, typer.Option("--iterations", min=4_096, max=16_384, help="Iterations of the hash.")]
+_Iterations = Annotated[
+    int, typer.Option("--iterations", min=4_096, max=16_384, help="Number of iterations of the password's hash.")
+]
 _File = Annotated[
     Path | None, typer.Option("--password-file", metavar="FILE", help="A file with the password in one line.")
 ]
@@ -151,7 +153,9 @@ def _checked(mechanisms: list[str] | None) -> list[str]:
 
 def _password(user: str, file: Path | None, variable: str | None, from_stdin: bool) -> str:
     if sum((file is not None, variable is not None, from_stdin)) > 1:
-        raise typer.BadParameter("pass only one of the options for the password", param_hint="--password-…")
+        raise typer.BadParameter(
+            "pass only one of --password-file, --password-env and --password-stdin", param_hint="--password-…"
+        )
     if file is not None:
         try:
             password = file.read_text(encoding="utf-8").rstrip("\r\n")

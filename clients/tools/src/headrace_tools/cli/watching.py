@@ -38,9 +38,9 @@ def watched(
 ) -> int:
     """Call ``look`` and ``show`` repeatedly; an exit code of ``show`` other than 0 ends the loop and is returned.
 
-    A terminal replaces the previous text; in a pipe a blank line separates the texts. An error of the first ``look`` is
-    raised. Errors after the first ``look`` are printed to stderr and ``look`` is repeated, because a failed coordinator
-    is soon replaced.
+    A terminal replaces the previous text; in a pipe a blank line separates the texts. If the first call of ``look``
+    fails, its error is raised. Errors after the first ``look`` are printed to stderr and ``look`` is repeated, because
+    a failed coordinator is soon replaced.
     """
     is_first = True
     while True:

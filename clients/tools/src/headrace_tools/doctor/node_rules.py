@@ -233,8 +233,8 @@ def brokerstarting(facts: Facts) -> Iterator[Finding]:
 
 @rule("process-dead")
 def process_dead(facts: Facts) -> Iterator[Finding]:
-    """A process of a local cluster is not running. A broker is reported by the rule broker-down instead, unless no node
-    describes the cluster."""
+    """A process of a local cluster is not running. If a node describes the cluster, the rule broker-down reports
+    brokers instead of this rule."""
     for node in facts.local:
         if node.pid is None and (node.role != "broker" or facts.cluster is None):
             yield Finding(
@@ -546,7 +546,7 @@ def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
 
 def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
     """The time at which the quorum was described, by the clock of the quorum's leader; None: unknown. All times in the
-    description of the quorum are by the leader's clock."""
+    description of the quorum come from the leader's clock."""
     return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
 
 

@@ -1,6 +1,6 @@
 """Doctor rules about certificates and logins: one rule for each cause, so that scripts can tell them apart. Pure.
 
-The causes are those of ``headrace_core.security.trouble`` (TLS) and of logins.py (SASL). If all bootstrap addresses
+The modules ``headrace_core.security.trouble`` (TLS) and logins.py (SASL) define the causes. If all bootstrap addresses
 refuse the client, these rules report the cause, and the rule no-cluster reports nothing.
 """
 

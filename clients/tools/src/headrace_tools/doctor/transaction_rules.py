@@ -74,7 +74,7 @@ def offsets_orphaned(facts: Facts) -> Iterator[Finding]:
 @rule("transaction-old")
 def transaction_old(facts: Facts) -> Iterator[Finding]:
     """Report open transactions that are old, or older than their timeout. Readers with read_committed wait for the end
-    of these transactions."""
+    of an open transaction."""
     for each in facts.transactions:
         found = each.described
         if found.state != "ongoing" or found.started_at_ms is None:

@@ -1,4 +1,4 @@
-"""Processes by identity, not by their number (pid).
+"""Processes that are identified by boot id, pid and start time.
 
 The kernel reuses pids, so a pid that is stored in a file is ambiguous. Together with the boot id and the start time of
 the process (ticks since boot, /proc/PID/stat) a pid is unique. Signals are sent through a pidfd, so that no other

@@ -145,7 +145,7 @@ class ClusterState:
         raise InvalidArgumentError(f"this cluster has no {role} {node_id}; it has {known}")
 
     def secured(self) -> ClusterState:
-        """The state in which every node has the cluster's setting of ``secure``."""
+        """The state after the cluster's setting of ``secure`` was copied to every node."""
         return replace(self, nodes=tuple(replace(node, secure=self.secure) for node in self.nodes))
 
     def with_node(self, changed: Node) -> ClusterState:
@@ -155,8 +155,8 @@ class ClusterState:
         )
 
     def rack_of(self, node: Node) -> str:
-        """The rack of a broker, a coordinator or a gateway: node N is in the N-th rack, and the racks repeat. Empty for
-        other nodes, and without racks."""
+        """The rack of a broker, a coordinator or a gateway: node N is in the N-th rack, and the racks repeat. The
+        result is empty for other nodes, and in a cluster without racks."""
         has_rack = bool(self.racks) and node.role in ("broker", "coordinator", "gateway")
         return self.racks[(node.id - 1) % len(self.racks)] if has_rack else ""
 

@@ -1,8 +1,8 @@
 """The rolling restart: wait until the cluster is whole, restart one node, wait again.
 
 Only one rolling restart of a cluster can run at a time: it holds a lock (flock) on the cluster's ``config`` directory.
-No other command locks this directory. The restart of each node holds the cluster's own lock, as ``headrace restart``
-does.
+No other command locks the ``config`` directory. The restart of each node holds the cluster's own lock, as ``headrace
+restart`` does.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class RollingRestart:
         waiting = [NodeName(node.role, node.id) for node in self._cluster.state().nodes if node.role in roles]
         total = len(waiting)
         if not waiting:
-            raise InvalidArgumentError(f"the cluster in {self._cluster.directory} has no {' or '.join(roles)}")
+            raise InvalidArgumentError(
+                f"the cluster in {self._cluster.directory} has no {' or '.join(roles)}; pass another --role"
+            )
         # Do not wait for a dead node, because it does not come back by itself.
         dead = any(not node.alive() for node in self._cluster.state().nodes)
         seen, reasons = self._wait(lambda now, _: not_whole(now), 0 if dead else self._settle_s)

@@ -16,7 +16,7 @@ class Sample:
     """The state of a cluster at one moment, except for the time that the requests take. ``ends``: log ends of the
     partitions whose leader answered; ``sizes``: bytes of each partition's log on each broker. The fields ``..._at_s``
     have the times when a leader, a broker, or all coordinators answered, because slow nodes answer later. All other
-    data are from ``steady_s``. ``errors``: which requests failed, and why."""
+    data are from the time ``steady_s``. ``errors``: which requests failed, and why."""
 
     at_ms: int
     steady_s: float
@@ -54,7 +54,7 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """One topic. ``records_per_s``: rate at which the topic's log ends grow; None: there are no two samples.
+    """One topic. ``records_per_s``: rate at which the topic's log ends grow; None: only one sample exists.
     ``bytes_per_s``: rate at which the leaders' logs grow on disk (a deletion by retention is not added)."""
 
     topic: str
@@ -112,7 +112,7 @@ class LagHistory:
         self._lags: dict[str, tuple[int, ...]] = {}
 
     def add(self, frame: Frame) -> Frame:
-        """The frame, with the history of each of its groups. The history of a group that no longer exists is
+        """The frame, with the lag history of each of its groups. The history of a group that no longer exists is
         dropped."""
         self._lags = {
             row.group: (*self._lags.get(row.group, ()), *(() if row.lag is None else (row.lag,)))[-HISTORY_MAX:]
