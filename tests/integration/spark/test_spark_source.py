@@ -130,7 +130,7 @@ def test_an_empty_topic_and_a_pattern_without_a_match_give_no_rows(source: Any, 
     ("options", "message"),
     [
         ({"subscribe": "a", "assign": "{}"}, "exactly one of the options"),
-        ({"subscribe": "a", "kafka.group.id": " "}, "must name a group"),
+        ({"subscribe": "a", "kafka.group.id": " "}, "must be the name of a consumer group"),
         ({"subscribe": "no-such-topic", "fetchOffset.numRetries": "1"}, "no topic named no-such-topic"),
         ({"subscribe": "a", "startingOffsets": "latest"}, "a batch query cannot start at the end"),
         ({"subscribe": "a", "headrace.fetch.min.bites": "1"}, "did you mean 'fetch.min.bytes'"),
