@@ -467,7 +467,9 @@ class ClusterDirectory:
                 if ready(node.host, node.health_port, timeout_s=1.0, tls=tls):
                     waiting.remove(node)
                 elif not node.alive():
-                    raise self._start_failure(node, "the process ended before it served requests")
+                    raise self._start_failure(
+                        node, "the node's process ended before it served requests, for the reason in its log"
+                    )
                 elif time.monotonic() > deadline:
                     failure = self._start_failure(node, f"the node was not ready within {self.start_timeout_s:g} s")
                     raise failure from TimeoutError()
@@ -475,7 +477,9 @@ class ClusterDirectory:
                 time.sleep(0.01)
         for node in begun:  # check each process: if another program has taken the port, that program may answer
             if not node.alive():
-                raise self._start_failure(node, "the process ended before it served requests")
+                raise self._start_failure(
+                    node, "the node's process ended before it served requests, for the reason in its log"
+                )
 
     def _start_failure(self, node: Node, what: str) -> ClusterStartError:
         path = node_files.log_path(self.directory, node)
