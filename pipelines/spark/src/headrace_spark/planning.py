@@ -67,7 +67,7 @@ def rate_limit(
     offsets below the log start are not part of a backlog. A partition's share below one offset is rounded up, so that
     small partitions make progress; the batch may then exceed the limit. Shares above one offset are rounded down. The
     partitions that lost most by the rounding get one offset more, until the limit is reached. The Kafka source leaves
-    the remainder of the rounding to the next batch, which costs AvailableNow another batch for a few rows.
+    the remainder of the rounding to the next batch, which costs a query with AvailableNow another batch for a few rows.
     """
     begins = {partition: _begin(partition, start, first) for partition in end}
     sizes = {

@@ -218,11 +218,10 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         return begin != end and not self._start_is_given()
 
     def _true_start(self, start: dict[str, Any], end: dict[str, Any]) -> PartitionOffsets:
-        """The start of the batch that ends at ``end``: the start stored in ``end``, otherwise ``start``, if ``start``
-        is the real start.
+        """Return the start of the batch that ends at ``end``: the start that ``end`` contains, otherwise ``start``.
 
-        ``start`` is not the real start if Spark asked this process for the initial offset: in the first batch of a new
-        or restarted query.
+        In the first batch of a new or restarted query, ``start`` may be a new answer of ``initialOffset``. If ``end``
+        then contains no start, the batch starts at offset 0 (``earliest``), or is empty and starts at ``end``.
         """
         carried = start_within(end)
         if carried is not None:
