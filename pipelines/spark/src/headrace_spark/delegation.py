@@ -131,8 +131,8 @@ class TokenStore:
         self._path, self._made_path = place / f"{name}.json", place / f"{name}.made"
 
     def token(self) -> DelegationToken:
-        """Return a token with at least a quarter of its life left. While the cluster cannot renew or make a token, five
-        percent are enough. Raises HeadraceError."""
+        """Return a token with at least a quarter of its life left. While the cluster cannot renew or make a token, a
+        token with five percent of its life left is enough. Raises HeadraceError."""
         with self._locked():
             kept = self._read(self._path)
             now_s = self._now_s()

@@ -80,9 +80,9 @@ class PartitionWritten:
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """The commit message of a task: the records that it wrote, in the order of topic and partition. For an exactly-once
-    sink also the sink's id and generation, and the token of the task's transaction ("": the task wrote no row).
-    ``created``: the topics that did not exist before this task."""
+    """The commit message of a task: the records that it wrote, in the order of topic and partition. With an
+    exactly-once sink, the message also has the sink's id and generation, and the token of the task's transaction ("":
+    the task wrote no row). ``created``: the topics that did not exist before this task."""
 
     written: tuple[PartitionWritten, ...]
     sink: str = ""

@@ -20,7 +20,7 @@ _COLUMNS = [column.split()[0] for column in REQUEST.split(", ")]
 
 def parsed(records: DataFrame) -> DataFrame:
     """One row for each record of ``headrace ship``: the source's columns, the columns of a request, and ``reason``
-    (null for a good line). ``records`` has the headers."""
+    (null for a good line). ``records`` must have the column ``headers``."""
     rows, is_tick = split(records), F.col("value").isNull()
     ahead_s = F.unix_timestamp("time") - F.unix_timestamp("timestamp")
     is_ahead = F.when(ahead_s > FUTURE_S_MAX, "the time is more than an hour after the time of the record")

@@ -1,8 +1,8 @@
 """The command side: a member of the group reads commands, and writes events, replies and snapshots exactly once.
 
 A batch is one transaction: the events and replies of its commands, snapshots, and the group's offsets. So if the
-handler of a command dies, either all effects of the command are stored, or none. If none is stored, the next owner of
-the partition reads the command again.
+handler of a command dies, either all effects of the command are stored, or none. If no effect is stored, the next owner
+of the partition reads the command again.
 
 **The state of a partition** is all its orders, in memory. A new owner of the partition restores this state from:
 

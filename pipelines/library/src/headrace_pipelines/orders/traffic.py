@@ -27,7 +27,8 @@ class Sent(NamedTuple):
 
 
 def commands(orders: int, repeat_every: int, seed: int) -> Iterator[Sent]:
-    """All records in their order. About every ``repeat_every``-th command is in the list twice (0: no command is)."""
+    """All records of the commands, in the order of sending. About every ``repeat_every``-th command is in the list
+    twice (0: no command is)."""
     rng = random.Random(f"orders {seed}")
     waiting = iter(range(orders))
     active: list[Iterator[dict[str, Any]]] = []

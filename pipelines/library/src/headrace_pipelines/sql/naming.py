@@ -37,8 +37,8 @@ def check_name(token: Token, kind: str, source: Source) -> None:
 
 
 def whole_number(token: Token, source: Source, what: str, *, least: int = 0, most: int = INT_MAX) -> int:
-    """The value of a token that is a whole number from ``least`` to ``most``. Raises SqlError for any other token;
-    ``what`` is the beginning of the error's message."""
+    """The value of a token that is a whole number from ``least`` to ``most``. Raises SqlError for a token that is not
+    such a number; ``what`` is the beginning of the error's message."""
     text = token.value
     if not (text.isascii() and text.isdecimal()):
         raise SqlError(f"{what} must be a whole number", source, token.at, token.end)

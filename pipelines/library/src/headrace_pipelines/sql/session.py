@@ -59,7 +59,8 @@ class Session:
         self.consumer = Consumer(access.consumer() | {"isolation.level": "read_committed"})
 
     def next_statements(self) -> threading.Event:
-        """Call before statements run, in the thread that may cancel them. Returns the event that ``cancel`` sets."""
+        """Call this method before statements run, in the thread that may cancel the statements. Returns the event that
+        ``cancel`` sets."""
         self.is_cancelled = threading.Event()
         return self.is_cancelled
 

@@ -1,7 +1,7 @@
 """Split a text into tokens with their positions, and into statements, which end with semicolons. Pure.
 
-The rules are Spark's. ``'text'`` and ``"text"`` are strings, with a backslash or a doubled quote for a quote;
-``r'text'`` has no escapes. Names may be in backticks. ``--`` begins a comment that ends with its line. ``/* */``
+The rules for tokens are Spark's. ``'text'`` and ``"text"`` are strings, with a backslash or a doubled quote for a
+quote; ``r'text'`` has no escapes. Names may be in backticks. ``--`` begins a comment that ends with its line. ``/* */``
 encloses a comment, in which comments may be nested.
 """
 

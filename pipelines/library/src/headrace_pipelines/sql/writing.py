@@ -62,8 +62,8 @@ def value_of(frame: DataFrame, table: Table, registry: Registry) -> Column:
 def key_of(frame: DataFrame, table: Table) -> Column:
     """The key of each row: the text of one column, the JSON of several, or null.
 
-    A table with a primary key has a key in each record, because a compacted topic accepts no record without a key. In
-    such a table, the key NULL is written as NULL_KEY."""
+    A table with a primary key has a key in each record, because a compacted topic accepts no record without a key. In a
+    table with a primary key, the key NULL is written as NULL_KEY."""
     columns = [F.col(quoted(name)) for name in table.key]
     if not columns:
         return F.lit(None).cast("string")

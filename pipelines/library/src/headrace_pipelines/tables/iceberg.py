@@ -1,7 +1,7 @@
 """Iceberg tables, on pyiceberg. The batch of a write is stored in a property of the table, which is set in the commit
 of the rows.
 
-The property stays when snapshots expire. The snapshot of the write names its query and batch, too.
+The property with the batch stays when snapshots expire. The snapshot of the write names its query and batch, too.
 """
 
 from __future__ import annotations
