@@ -24,7 +24,7 @@ from .state import Decision, Image
 
 T = TypeVar("T")
 
-#: Maximum number of records and bytes in one batch. A command that exceeds a limit gets a separate batch.
+#: Maximum number of records and bytes in one batch. The last command of a batch may exceed these limits.
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 512 * 1024
 

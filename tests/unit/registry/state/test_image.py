@@ -200,8 +200,8 @@ def test_references_count_while_the_referring_schema_is_in_use() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        (b"junk", b"{}", "the key is not valid JSON"),
-        (encode_key(SchemaKey("s", 1)), b"junk", "the value is not valid JSON"),
+        (b"junk", b"{}", "the record's key is not valid JSON"),
+        (encode_key(SchemaKey("s", 1)), b"junk", "the record's value is not valid JSON"),
         (encode_key(SchemaKey("t", 1)), b'{"id":1,"schema":"\\"long\\""}', "id 1 of another schema"),
         (encode_key(SchemaKey("t", 1)), b'{"id":1,"schema":"","metadata":{"a":"\\ud800"}}', "cannot be encoded"),
         (b'{"keytype":"SCHEMA","subject":"\\ud800","version":1,"magic":1}', b'{"id":1,"schema":""}', "surrogate"),

@@ -64,7 +64,7 @@ _DURABILITY = {
 #: stream.
 UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons why the broker does not read a produce stream: a limit of the stream or of all streams, unread answers, or a
-#: quota of the client. After a large request, the stream also waits for its turn (``BulkTurns``).
+#: client's quota. After a large request, the stream also waits for its turn (``BulkTurns``).
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
 #: Error codes for a produce request with invalid records. If a client's request fails with one of the codes in
 #: _WORTHLESS in every partition, the broker delays the connection's next requests (``Penalties``). If several clients

@@ -154,8 +154,8 @@ class Gate:
                 request,
                 PlainError(
                     429,
-                    f"Clients have not read more than {ANSWERS_BYTES_MAX} bytes of answers; send the request again "
-                    "later",
+                    f"The answers that clients have not yet read exceed {ANSWERS_BYTES_MAX} bytes; send the request "
+                    "again later",
                 ),
             )
             size = answer.content_length or 0

@@ -3,7 +3,7 @@
 The verdicts, kinds, places and messages are those of ``SchemaCompatibility`` of Avro's Java implementation, as
 Confluent's registry shows them. Three properties of Java's check look odd, and Headrace keeps them:
 
-* The check compares names without their namespaces.
+* The check compares names without their namespaces, but aliases with their namespaces.
 * The check compares a pair of types once. If the same pair occurs at another place, the check repeats the first result.
 * A field is ambiguous when its name and its alias, or two of its aliases, are names of the writer's fields.
 
@@ -60,7 +60,8 @@ class _Check:
     def __init__(self) -> None:
         # Maps a pair of types (their object ids) to its differences; None while the pair is being compared.
         self._results: dict[tuple[int, int], _Problems | None] = {}
-        # For each union of the reader (its object id): the branches that a type of the writer may match, by label.
+        # For each union of the reader (its object id): the branches that a type of the writer may match, by label. The
+        # label is the simple name of a named type, else "".
         self._branches: dict[int, dict[str, list[Node]]] = {}
 
     def compare(self, reader: Node, writer: Node, path: _Path) -> Steps[_Problems]:
@@ -113,7 +114,7 @@ class _Check:
 
     def _candidates(self, reader: Union, writer: Node) -> list[Node]:
         """The branches of the reader's union that could read ``writer``. A named type can be read only by a branch with
-        the same name."""
+        the same simple name, or with an alias of this simple name."""
         found = self._branches.get(id(reader))
         if found is None:
             found = self._branches[id(reader)] = {}

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace_core.errors import HeadraceError
 
-#: Maximum number of pairs of types that one check compares: about as many as Python compares in a second.
+#: Maximum number of steps of one comparison of two schemas: about as many as Python takes in a second. A pair of types
+#: takes at least one step.
 STEPS_MAX = 250_000
 
 #: Maximum number of incompatibilities between two schemas that one check reports.
@@ -88,7 +89,7 @@ def run(steps: Steps[_T]) -> _T:
             count += 1
             if count > STEPS_MAX:
                 raise ComparisonTooLargeError(
-                    f"the check of compatibility takes more than {STEPS_MAX} comparisons of types; split the schema, "
-                    "or set the level of the subject to NONE"
+                    f"the check of compatibility takes more than {STEPS_MAX} steps; split the schema, or set the "
+                    "level of the subject to NONE"
                 )
     return result  # type: ignore[no-any-return]

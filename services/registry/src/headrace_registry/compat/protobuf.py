@@ -1,8 +1,9 @@
 """Confluent's rules for Protobuf: can a reader with one schema read the bytes that were written with another schema?
 
 A record contains the numbers of its fields, not their names. Therefore the rules compare fields with the same number,
-within messages with the same name. Three kinds of changes are compatible: a renamed field, an added or removed optional
-field, and any change of an enum. Scalar types of one group have the same bytes:
+within messages with the same name. Compatible changes are: a renamed field, an added optional field, and a removed
+optional field outside a oneof. Any change of an enum's constants is compatible too. Scalar types of one group have the
+same bytes:
 
 ====================== ================================================
 group                  types

@@ -2,7 +2,7 @@
 are the same schema.
 
 The package is pure: it opens no file and no connection. A text comes from a client, so each parser has limits. A parser
-refuses a text that is too long, nested too deeply or costly with an :class:`InvalidSchemaError`, which names the place.
+refuses a text that is too long, nested too deeply or too costly, with an :class:`InvalidSchemaError`.
 
 ================ =====================================================================================================
 module           content

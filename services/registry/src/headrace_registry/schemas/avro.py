@@ -137,7 +137,8 @@ class AvroSchema(Parsed):
 
     @cached_property
     def normalized(self) -> str:
-        """The canonical text with sorted properties and aliases, without empty documentation of types."""
+        """The canonical text with sorted properties and aliases, and without empty documentation of types. An error
+        type becomes a record, and an integer as the default of a float or double becomes a double."""
         return _Writer(self._known, normalize=True).text(self.root)
 
     def formatted(self, form: str) -> str:
@@ -151,7 +152,7 @@ def parse(schema: Schema, resolved: Mapping[str, Schema], *, check_defaults: boo
     """Parse an Avro schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
     ``check_defaults=False`` accepts defaults of the wrong type, which old versions of Confluent's registry stored.
-    Raise InvalidSchemaError, whose message names the place in the text.
+    Raise InvalidSchemaError.
     """
     check_size(schema)
     names: dict[str, Named] = {}
@@ -346,7 +347,7 @@ class _Reader:
         return found
 
     def _text(self, value: dict[str, Any], key: str, needed_as: str | None) -> Any:
-        """The string that ``value`` has for ``key``; None if the key is missing and ``needed_as`` is None."""
+        """The string that ``value`` has for ``key``; None if there is no string and ``needed_as`` is None."""
         found = value.get(key)
         if isinstance(found, str):
             return found

@@ -222,7 +222,7 @@ class JsonSchema(Parsed):
 def parse(schema: Schema, resolved: Mapping[str, Schema]) -> JsonSchema:
     """Parse a JSON Schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
-    Raise InvalidSchemaError, whose message names the place in the text.
+    Raise InvalidSchemaError.
     """
     check_size(schema)
     value = json_text.read(schema.text, exact=True)

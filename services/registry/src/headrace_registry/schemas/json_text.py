@@ -1,7 +1,8 @@
 """JSON as Confluent's registry reads and writes it, with a limit on the nesting.
 
 Avro's parser in Java allows comments in a schema. Both of Confluent's JSON parsers keep the last of several equal keys.
-The numbers of a JSON Schema keep their digits (``1.0`` stays ``1.0``); a number of an Avro schema becomes a double.
+The numbers of a JSON Schema keep their digits (``1.0`` stays ``1.0``). In an Avro schema, a number with a fraction or
+an exponent becomes a double.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boolean", 
 def read(text: str, *, comments: bool = False, exact: bool = False) -> Any:
     """Read a JSON text.
 
-    ``comments`` allows C's and C++'s comments. ``exact`` reads numbers with a fraction or an exponent as Decimal, and
-    otherwise as float. Raise InvalidSchemaError for text that is not JSON, or is nested too deeply.
+    ``comments`` allows C's and C++'s comments. With ``exact``, a number with a fraction or an exponent becomes a
+    Decimal; without ``exact``, such a number becomes a float. Raise InvalidSchemaError for text that is not JSON, or is
+    nested too deeply.
     """
     text = _checked(text, comments)
     try:

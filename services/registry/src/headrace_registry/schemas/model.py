@@ -1,7 +1,8 @@
 """The common parts of schemas in all languages: a text, references, limits, and the error of an invalid schema.
 
 A :class:`Schema` is what a client sends and what the topic ``_schemas`` stores. A :class:`Parsed` is the result of a
-parser of this package. Two schemas are the same schema when their types, canonical texts and references are equal.
+parser of this package. Two schemas are the same schema when their types, canonical texts and references are equal; the
+registry compares their ``metadata`` and ``ruleSet`` too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ SCHEMA_BYTES_MAX = 1 << 20
 DEPTH_MAX = 128
 #: Maximum number of schemas that one schema may reference, directly and through other references.
 REFERENCES_MAX = 1000
-#: Maximum size of a schema together with all schemas that it references, in UTF-8 bytes.
-RESOLVED_BYTES_MAX = 8 << 20
+#: Maximum size of a schema together with all schemas that it references, in characters.
+RESOLVED_CHARACTERS_MAX = 8 << 20
 #: Maximum number of steps of the check of a schema's defaults. Nested defaults of records can double the steps with
 #: each level.
 DEFAULT_STEPS_MAX = 200_000
@@ -33,7 +34,7 @@ MESSAGE_MAX = 1000
 class InvalidSchemaError(HeadraceError):
     """The text of a schema is invalid in its language, or is above a limit.
 
-    The error message names the place in the text."""
+    If the fault has a place in the text, the error message names the place."""
 
     code = "INVALID_SCHEMA"
 
@@ -122,7 +123,8 @@ def check_size(schema: Schema) -> None:
         size = len(schema.text.encode())
     if size > SCHEMA_BYTES_MAX:
         raise InvalidSchemaError(
-            f"the schema has {size} bytes, the limit is {SCHEMA_BYTES_MAX}; split the schema and use references"
+            f"the schema has at least {size} bytes, the limit is {SCHEMA_BYTES_MAX}; split the schema and use "
+            "references"
         )
 
 
@@ -163,10 +165,10 @@ def in_order(schema: Schema, resolved: Mapping[str, Schema]) -> Iterator[tuple[s
                 f"{schema.type} can reference only its own type"
             )
         size += len(found.text)
-        if len(done) + len(open_names) >= REFERENCES_MAX or size > RESOLVED_BYTES_MAX:
+        if len(done) + len(open_names) >= REFERENCES_MAX or size > RESOLVED_CHARACTERS_MAX:
             raise InvalidSchemaError(
-                f"the schema references too much: the limits are {REFERENCES_MAX} schemas and {RESOLVED_BYTES_MAX} "
-                "bytes in all; reference fewer schemas"
+                f"the schema references too much: the limits are {REFERENCES_MAX} schemas and "
+                f"{RESOLVED_CHARACTERS_MAX} characters in all; reference fewer schemas"
             )
         open_names[reference.name] = None
         stack.append((reference.name, iter(found.references)))

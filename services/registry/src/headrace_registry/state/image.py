@@ -2,7 +2,7 @@
 modes.
 
 Only ``apply`` changes an image, one record after the other, so the same records always give the same image. An image
-skips a record that is not JSON, or whose id belongs to another schema, and logs a warning with the record's offset.
+skips a record that is unreadable, or whose id belongs to another schema, and logs a warning with the record's offset.
 Confluent's registry skips such records too: one foreign record must not stop the registry. The id and the version of a
 skipped schema are not assigned again. A client may use the id, and a new record would replace the skipped record.
 

@@ -10,10 +10,11 @@
     {"keytype":"NOOP","magic":0}                                    ignored
     {"keytype":"NOOP","magic":0,"of":"maxId"}                       {"maxId":I}: no new schema may have an id up to I
 
-A null value deletes the entry that the key names. The subject null stands for the whole registry. The topic is
-compacted, so the bytes of a key must always be the same: the order of the fields is fixed. A schema without
-``schemaType`` is an Avro schema. Headrace adds the record ``maxId``: compaction removes permanently deleted schemas,
-and ``maxId`` prevents that their ids are assigned again. Confluent's registry skips ``maxId`` as a NOOP.
+A null value deletes the entry that the key names, and has no effect for DELETE_SUBJECT, CLEAR_SUBJECT and NOOP. The
+subject null stands for the whole registry. The topic is compacted, so the bytes of a key must always be the same: the
+order of the fields is fixed. A schema without ``schemaType`` is an Avro schema. Headrace adds the record ``maxId``:
+compaction removes permanently deleted schemas, and ``maxId`` prevents that their ids are assigned again. Confluent's
+registry skips ``maxId`` as a NOOP.
 
 Records of newer registries may have more fields; ``metadata`` and ``ruleSet`` of a schema are kept as they are.
 """

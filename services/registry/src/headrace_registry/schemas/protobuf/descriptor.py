@@ -103,7 +103,7 @@ def read(data: bytes) -> File:
 
 
 def write(file: File, types: Types) -> bytes:
-    """Write a file as a FileDescriptorProto. Options that the file itself or an import defines are left out."""
+    """Write a file as a FileDescriptorProto. The result has only the options that ``_MESSAGES`` lists."""
     return _encode(_Encoder(file, types).file(), "File")
 
 
@@ -155,8 +155,8 @@ def _value(value: int | bytes, kind: str, name: str, depth: int) -> Any:
 
 
 def _wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message with their numbers: varints as int, length-delimited fields as bytes; other fields are
-    skipped."""
+    """The fields of a message with their numbers: varints as int, length-delimited fields as bytes; fields of a fixed
+    width are skipped."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -521,7 +521,7 @@ def _enum_values(enum: Enum) -> dict[str, Any]:
 
 
 def _option_values(options: list[Option], message: str) -> dict[str, dict[str, Any]]:
-    """The options that descriptor.proto itself defines, under the key "options" if there are any."""
+    """The options that ``_MESSAGES`` lists, under the key "options" if there are any."""
     kinds = {name: kind for name, kind, _ in _TABLES[message].values()}
     values: dict[str, Any] = {}
     for option in options:

@@ -55,7 +55,7 @@ class ProtobufSchema(Parsed):
 def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
     """Parse a Protobuf schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
-    Raise InvalidSchemaError, whose message names the place.
+    Raise InvalidSchemaError.
     """
     check_size(schema)
     file = _read(schema.text)

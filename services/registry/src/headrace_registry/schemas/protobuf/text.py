@@ -44,7 +44,7 @@ _ESCAPE = re.compile(r"\\([xX][0-9A-Fa-f]{1,2}|[0-7]{1,3}|u[0-9A-Fa-f]{4}|U[0-9A
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 #: Maximum nesting depth of messages, as in Google's compiler.
 NESTING_MAX = 32
-#: Maximum number of tokens (words and signs) in a .proto file; comments do not count.
+#: Maximum number of tokens (words, strings and signs) in a .proto file; comments do not count.
 TOKENS_MAX = 250_000
 _LABELS = {label.value: label for label in Label}
 

@@ -1,6 +1,6 @@
 """The files that every Protobuf schema may import without a reference, as in Confluent's registry.
 
-Only the names of their types are here, because a schema cannot contain another version of these files.
+This module has only the names of the types, because no check and no text needs the fields of these types.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Writes a .proto file in the form of Confluent's registry, which is its canonical text.
 
-The form has a fixed order: options, fields, oneofs, nested messages, nested enums. The form indents each level by two
-spaces and has no comments. The normalized form also sorts the parts whose order has no meaning in Protobuf, and gives
-types their full names. Messages and enums keep their order, because a record names its message by the message's index.
+A message has a fixed order: reserved numbers and names, options, fields, oneofs, groups, extension ranges, messages,
+enums, extensions. The form indents each level by two spaces and has no comments. The normalized form also sorts the
+parts whose order has no meaning in Protobuf, and gives types their full names. Messages and enums keep their order,
+because a record names its message by the message's index.
 """
 
 from __future__ import annotations
