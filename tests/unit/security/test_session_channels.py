@@ -208,7 +208,9 @@ async def test_a_login_that_cannot_be_prepared_is_not_taken_for_the_end_of_the_s
         channels = SessionChannels(None, scram())
         channels._start = lambda host: Fails(error)  # type: ignore[method-assign,assignment,return-value]
         channel = channels.open(listener.address, ChannelPurpose.CONTROL)
-        with pytest.raises(SaslAuthenticationFailedError, match=f"cannot begin the login: {type(error).__name__}") as failed:
+        with pytest.raises(
+            SaslAuthenticationFailedError, match=f"cannot begin the login: {type(error).__name__}"
+        ) as failed:
             await ask(channel)
         assert failed.value.__cause__ is error
         await channel.close()

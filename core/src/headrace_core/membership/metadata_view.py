@@ -2,8 +2,8 @@
 and brokers.
 
 Building a topic's message costs some microseconds per partition, and clients of a large cluster ask for all topics at
-once. Because the message of a topic is expensive to build, it is cached until the topic, the brokers or the
-configuration change. If one of 5,000 topics changes, only the message of that topic is rebuilt.
+once. Because the message of a topic is expensive to build, it is cached until the topic, the offline brokers and
+directories, or a configuration change. If one of 5,000 topics changes, only the message of that topic is rebuilt.
 """
 
 from __future__ import annotations

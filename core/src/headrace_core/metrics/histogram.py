@@ -57,8 +57,8 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
 
 class RecentQuantiles:
     """Quantiles of a histogram over the last ``window_s`` seconds or longer, for metrics that have the names of Kafka's
-    JMX beans. (The quantiles of Kafka's beans favour the last five minutes.) There is no timer: each read may store the
-    counts at the time of the read."""
+    JMX beans. (The quantiles of Kafka's beans favour the last five minutes.) RecentQuantiles needs no timer: each read
+    may store the counts at the time of the read."""
 
     __slots__ = ("_found", "_histogram", "_of", "_snapshots", "_step_s", "_window_s")
 

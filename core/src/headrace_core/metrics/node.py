@@ -56,8 +56,9 @@ class MetricsSettings:
 class NodeMetrics:
     """Serves a node's metrics. The application adds collectors before ``start``, and calls ``stop`` at its end.
 
-    Security: with https, requests need a client certificate or a bearer token (security/http.py). The keys of the
-    listener named metrics (listener.name.metrics.ssl...) apply; where one is not set, the node's general key applies.
+    Security: with https, the listener can require a client certificate or a bearer token (security/http.py). The keys
+    of the listener named metrics (listener.name.metrics.ssl...) apply; where one is not set, the node's general key
+    applies.
     """
 
     def __init__(

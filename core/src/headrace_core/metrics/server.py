@@ -2,8 +2,8 @@
 
 The server is small on purpose: a node must not load a web framework to show some numbers. The server accepts requests
 without a body, keeps connections alive, and limits the connections of each client, the bytes of a request, and the time
-that a client takes. A connection counts from its first byte, before the TLS handshake: asyncio's own servers count no
-handshakes, so one client could hold all file descriptors of a node.
+that a client takes. A connection counts as soon as it is accepted, before the TLS handshake: asyncio's own servers
+count no handshakes, so one client could hold all file descriptors of a node.
 
 Two arguments add security: ``ssl_context`` encrypts the connections (and verifies client certificates, if the context
 asks for them), and ``authorize`` checks each request.
@@ -29,9 +29,10 @@ from .text import OPENMETRICS_TYPE, PROMETHEUS_TYPE, wants_openmetrics
 logger = logging.getLogger("headrace.metrics")
 
 #: Maximum number of open connections, including connections in the TLS handshake. When a further connection arrives,
-#: the server closes another connection of the address with the most connections: the longest idle one or, if none is
-#: idle, the oldest. An address never loses a connection to an address that has more connections. Therefore a client
-#: with many connections cannot keep out a Prometheus at another address.
+#: the server closes another connection, preferably an idle one. Among the candidates, the server chooses the address
+#: with the most connections, and of this address the longest idle or the oldest connection. An address never loses a
+#: connection to an address that has more connections. Therefore a client with many connections cannot keep out a
+#: Prometheus at another address.
 CONNECTIONS_MAX = 16
 BACKLOG = 128  #: Maximum number of connections that wait in the kernel.
 HANDSHAKE_S = 10.0  #: Seconds for the TLS handshake.

@@ -5,8 +5,8 @@ block the event loop for seconds, and two encoded bytes can become an object of 
 table lacks a repeated field. The page docs/reference/limits.md describes the table of limits.
 
 The check of a request reads only field headers (https://protobuf.dev/programming-guides/encoding/) and stops at the
-first limit that is exceeded. Therefore the limits bound the cost of the check, and the size of the request does not
-matter.
+first limit that is exceeded. Therefore the limits bound the cost of fields that have a limit. The check skips other
+fields one by one, so they cost time in proportion to the request's size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls about several items: each refused item gets an error, and the handler gets the other items.
 
 A *shape* stands between the gate and the handler of one method. ``Items`` takes the refused items out of the request,
-calls the handler with the other items, and puts errors in the places of the refused items' results. All other shapes
+calls the handler with the other items, and puts errors in the places of the refused items' results. Most other shapes
 remove from an answer the parts that the caller is not authorized to see. ``HANDLED`` are the methods whose handlers
 check their items themselves, because they are streams, or because the check needs the node's state.
 

@@ -1,7 +1,7 @@
 """TLS: keys and certificates from files, their reload, and the credentials that gRPC and HTTP take from them.
 
-A ``TlsSource`` holds the key material of one listener or of one side's connections. The source checks the files at most
-once a second, and loads changed files when they are complete: the key fits the certificate, and no certificate has
+A ``TlsSource`` holds the key material of one listener or of one client. The source checks the files at most once a
+second, and loads changed files when they are complete: the key fits the certificate, and the certificate has not
 expired. Until the changed files are complete, the old material stays in use. New handshakes of a server use the new
 material at once. Existing channels keep the old material; ``generation`` shows their owners when to replace them.
 

@@ -79,7 +79,7 @@ async def tls_trouble(address: str, tls: TlsSource | None, timeout_s: float = 3.
 
 
 async def _without_tls(host: str, port: int) -> TlsTrouble | None:
-    """Whether a server encrypts, although the client does not."""
+    """Return the trouble that the server encrypts and the client does not; None if the server does not encrypt."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -79,8 +79,8 @@ class Call:
         return self.access.allows(operation, resource_type, name)
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Like ``allows``, but without an audit entry for a refusal; for a list that omits the items that the client is
-        not authorized to see."""
+        """Like ``allows``, but without audit entries; for a list that omits the items that the client is not authorized
+        to see."""
         return self.access.sees(operation, resource_type, name)
 
     def require(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
@@ -113,7 +113,8 @@ class Call:
         self, kind: str, key: str, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float
     ) -> Any:
         """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
-        NOT_COORDINATOR, repeat the call once if the metadata then names another owner of the shard."""
+        NOT_COORDINATOR or a failed connection, repeat the call once if the metadata names another owner of the
+        shard."""
         return await self.upstream.coordinator(self.client, kind, key, stub, method, request, timeout_ms)
 
     async def applied(self, metadata_offset: int, timeout_ms: float) -> None:

@@ -4,7 +4,7 @@ All gateways give a client the same gateway address for a broker. A client that 
 sees the same broker addresses (librdkafka closes its connections when an address changes). The choice is rendezvous
 hashing (Thaler and Ravishankar, 1998) over broker id, client host and client id, with at most ``ceil(brokers /
 gateways)`` brokers for each gateway. The broker addresses of one client are therefore spread over the gateways. When a
-gateway dies, only the brokers at that gateway get other addresses.
+gateway dies, the brokers at that gateway get other addresses, and few other brokers do.
 
 If any gateways are in a broker's rack, a client gets one of these gateways for the broker. A consumer that reads from
 the replica in its rack (KIP-392) then reads through a gateway in its rack.

@@ -730,7 +730,7 @@ class Connection(asyncio.Protocol):
 
     def check(self, now: int, idle: int | None) -> None:
         """Close the connection if it is idle or stalled, has not authenticated in time, or has authenticated with a
-        token that was removed. ``now``: seconds; ``idle``: limit in seconds, None: none."""
+        token that was removed or has expired. ``now``: seconds; ``idle``: limit in seconds, None: none."""
         transport, budget = self._transport, self._shared.budget
         if transport is None:
             return
@@ -742,7 +742,7 @@ class Connection(asyncio.Protocol):
             self._shared.log("%s did not authenticate within %d s; closed", self.client.host, AUTHENTICATES_S)
             transport.abort()
         elif self.client.authentication is not None and self.client.authentication.is_revoked:
-            self._shared.log("the delegation token of %s has been removed; closed", self.client.host)
+            self._shared.log("the delegation token of %s has been removed or has expired; closed", self.client.host)
             transport.abort()
         elif self._is_stalled:
             if self._shared.answers.is_short and self._reads_slowly(now, size):

@@ -2,8 +2,8 @@
 
 Each client connection has a stream to each broker from which it fetches. The broker has a fetch session for each
 stream, and advances the session's positions with the data that it sends. A request to the broker names a partition only
-if the client's fetch offset differs from the position in the broker's session. The gateway passes record batches to the
-client unchanged.
+if its fetch offset, or another field of the client's request, differs from the broker's session. The gateway passes
+record batches to the client unchanged.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
 #: The gateway truncates longer racks, because a broker throttles a connection that sends names above 32,767 bytes.
 RACK_CHARS_MAX = 1_000
 WAIT_MS_MAX = 5 * 60_000  #: Upper limit of a client's max_wait_ms, in milliseconds.
-#: A connection's first fetch asks for FETCH_BYTES_MIN bytes of records, and each further fetch for FETCH_GROWTH times
-#: as many. A small first fetch limits the memory for a client that reads no answers.
+#: A connection's first fetch asks for FETCH_BYTES_MIN bytes of records, and each further fetch for up to FETCH_GROWTH
+#: times as many. A small first fetch limits the memory for a client that reads no answers.
 FETCH_GROWTH = 4
 _BY_ID = 13  #: The version of Fetch from which requests name topics by their ids (KIP-516).
 _INT_MAX = 2**31 - 1

@@ -99,9 +99,9 @@ def _open_shared(channels: Channels, metadata: Any, address: str) -> Link:
 class Streams:
     """The streams of one connection. A connection sends small requests on streams that it shares with other connections
     of the same user and host. A connection switches to separate streams at its first large request, at its first acks=0
-    request, or after a broker refused its records. On a separate stream, large or refused requests delay no other
-    connection. To keep the order of requests, a separate stream sends nothing before all requests on shared streams are
-    answered."""
+    request, or after a broker refused its records as invalid. On a separate stream, large or refused requests delay no
+    other connection. To keep the order of requests, a separate stream sends nothing before all requests on shared
+    streams are answered."""
 
     __slots__ = ("_drained", "_is_alone", "_left", "_own", "_shared")
 

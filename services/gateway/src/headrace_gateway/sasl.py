@@ -43,7 +43,7 @@ class SaslOffer(Protocol):
         """Begin an exchange by one of the mechanisms."""
 
     def is_revoked(self, identity: Identity, /) -> bool:
-        """Whether the delegation token, by which a client has authenticated, has been removed since."""
+        """Whether the delegation token, by which a client has authenticated, has been removed or has expired since."""
 
 
 def now_ms() -> float:
@@ -89,8 +89,8 @@ class Authentication:
 
     @property
     def is_revoked(self) -> bool:
-        """Whether the client's delegation token has been removed: the connection must close. (Kafka's brokers leave
-        such a connection open until the token expires.)"""
+        """Whether the client's delegation token has been removed or has expired: the connection must close. (Kafka's
+        brokers leave a connection open when its token is removed, until the token expires.)"""
         return self.identity is not None and self._offer.is_revoked(self.identity)
 
     def permits(self, api: Api, now_ms: float) -> bool:

@@ -38,7 +38,7 @@ from .tracing import GatewayTraces
 CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
 CHANNELS_MAX = 250  #: Maximum number of channels to one node: together 6,000 calls in flight.
 TIMEOUT_MS_MAX = 3_600_000  #: Upper limit of the timeout that a client requests, in milliseconds.
-#: Seconds that a call waits, after NOT_COORDINATOR, for metadata that names another coordinator.
+#: Seconds that a call waits, after NOT_COORDINATOR or a failed connection, for metadata that names another coordinator.
 NEWER_METADATA_S = 0.5
 #: Seconds that a request waits while its coordinator loads groups or transactional ids. The shards of a new internal
 #: topic take nearly a second to load on a busy machine, and several clients would give up earlier.

@@ -1,5 +1,5 @@
-"""Users with SCRAM credentials (KIP-554): DescribeUserScramCredentials, AlterUserScramCredentials. Requests contain
-salted passwords, never the passwords themselves."""
+"""Users with SCRAM credentials (KIP-554): DescribeUserScramCredentials, AlterUserScramCredentials.
+AlterUserScramCredentials contains salted passwords, never the passwords themselves."""
 
 from __future__ import annotations
 
