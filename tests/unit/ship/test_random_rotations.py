@@ -100,7 +100,7 @@ class Log:
         copy = self._rotated()
         self._is_copied = True  # a line that is written between the copy and the truncation is lost
         content = self.path.read_bytes()
-        for part in (content[: len(content) // 2], content[len(content) // 2 :]):
+        for part in (b"", content[: len(content) // 2], content[len(content) // 2 :]):
             with copy.open("ab") as file:
                 file.write(part)
             self._touch(copy)
@@ -127,10 +127,7 @@ class Log:
         self._written_to = self.path
 
     def _remove_shipped(self) -> None:
-        """Remove rotated files that are shipped, so that new files get their inode numbers. docs/cli/ship.md says that
-        lines may then be lost if the program also opens files late."""
-        if self.opens_late and not self.copies:
-            return
+        """Remove rotated files that are shipped, so that new files get their inode numbers."""
         shipped = len(self.world.shipped[str(self.path)])
         for path in self.path.parent.glob(f"{self.path.name}.*"):
             if path != self._written_to and self._rotation is None:

@@ -217,7 +217,10 @@ def test_the_rest_of_a_copy_that_is_unreadable_at_first_is_read_later(
     assert read(files, 2.0) == []
 
 
-def test_an_empty_copy_gets_no_position_that_a_later_copy_with_its_inode_could_use(tmp_path: Path) -> None:
+def test_without_birth_times_an_empty_copy_gets_no_position_that_a_later_copy_with_its_inode_could_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace_tools.ship.tail.born_ns", lambda _: 0)
     log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
     append(log, b"1\n")
     first = files_of(log)

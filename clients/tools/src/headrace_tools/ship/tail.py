@@ -1,7 +1,8 @@
 """Read lines of growing files: growth, rotation by renaming, truncation, removal.
 
-A file is known by its device, inode and first bytes, not by its path, so reading of a renamed file continues at its
-position. The first bytes (FINGERPRINT_BYTES) distinguish a new file from an old file whose inode number it reuses.
+A file is known by its device, inode, birth time and first bytes, not by its path, so reading of a renamed file
+continues at its position. The birth time distinguishes a new file from an old file whose inode number it reuses; on a
+file system without birth times, the first bytes do (FINGERPRINT_BYTES).
 
 A truncated file gets a new content. A position is always in one content. The rest of the former content, and contents
 that came and went between two checks, are read from their copies, which have the file's name and a rotation's suffix.
@@ -24,6 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from .births import born_ns
 
 FINGERPRINT_BYTES = 1_024
 READ_BYTES = 256 * 1024
@@ -62,7 +65,8 @@ class Position:
     """The position up to which a file is shipped. ``offset`` is the first byte that is not shipped. ``fingerprint``:
     hash of the first ``fingerprint_bytes`` bytes; they are 0 only if ``offset`` is 0. ``path``: the path under which
     the file is followed. ``at_ms``: when the path was last seen to lead to the file, in ms since 1970; files that were
-    rotated from the path since then are newer. ``modified_ns``: when the file was modified, as seen at that time."""
+    rotated from the path since then are newer. ``modified_ns``: when the file was modified, as seen at that time.
+    ``born_ns``: the file's birth time; 0: unknown."""
 
     path: str
     device: int
@@ -72,6 +76,7 @@ class Position:
     fingerprint_bytes: int
     at_ms: int
     modified_ns: int
+    born_ns: int = 0
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -108,6 +113,7 @@ class Tail:
         status = os.fstat(descriptor)
         self.path = path
         self.identity = (status.st_dev, status.st_ino)
+        self.born_ns = born_ns(descriptor)  #: 0: unknown.
         self.offset = offset
         #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.
         self.shipped_to = offset
@@ -153,7 +159,9 @@ class Tail:
         return self._fingerprint[1]
 
     def position(self) -> Position:
-        return Position(self.path, *self.identity, self.offset, *self._fingerprint, self.same_ms, self.modified_ns)
+        return Position(
+            self.path, *self.identity, self.offset, *self._fingerprint, self.same_ms, self.modified_ns, self.born_ns
+        )
 
     def resume(self, position: Position) -> None:
         """Continue at a stored position, up to which the file is shipped. If the file was truncated since, the position
@@ -271,21 +279,41 @@ def _content(descriptor: int) -> Content:
     return Content(before.st_mtime_ns, head, after.st_size, after.st_mtime_ns)
 
 
-def _opened_content(path: str) -> Content | None:
-    """The content of the file at ``path``; None if there is none."""
+def _opened_content(path: str) -> tuple[Content, int] | None:
+    """The content and the birth time of the file at ``path``; None if there is none."""
     try:
         descriptor = _descriptor_of(path)
     except FileNotFoundError:
         return None
     try:
-        return _content(descriptor)
+        return _content(descriptor), born_ns(descriptor)
     finally:
         os.close(descriptor)
 
 
 def _is_file_of(descriptor: int, position: Position) -> bool:
+    if _has_other_birth(born_ns(descriptor), position):
+        return False
     head = os.pread(descriptor, position.fingerprint_bytes, 0)
     return fingerprint(head) == position.fingerprint and os.fstat(descriptor).st_size >= position.offset
+
+
+def _birth_at(path: str) -> int:
+    """The birth time of the file at ``path``; 0 if it is unknown."""
+    try:
+        descriptor = _descriptor_of(path)
+    except OSError:
+        return 0
+    try:
+        return born_ns(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _has_other_birth(birth_ns: int, position: Position) -> bool:
+    """Whether a file only has the inode number of the file of ``position``, which was removed. False if a birth time is
+    unknown."""
+    return birth_ns != position.born_ns and 0 not in (birth_ns, position.born_ns)
 
 
 def fingerprint(head: bytes) -> str:
@@ -403,7 +431,11 @@ class Files:
             with contextlib.suppress(OSError):  # ``look`` notes it
                 identity = _identity(os.stat(path))
             position_there = self._known.get(identity) if identity is not None else None
-            if position_there is None or position_there.path != path:
+            if (
+                position_there is None
+                or position_there.path != path
+                or _has_other_birth(_birth_at(path), position_there)
+            ):
                 identity = None
                 renamed[path] = at_ms
             self._led_to[path] = identity, at_ms
@@ -440,17 +472,21 @@ class Files:
         return seen if self._open_found(scan) else None
 
     def _is_copy_of_present(self, file: _Rotated) -> bool:
-        """Whether a file was copied from the present content of its path."""
+        """Whether a file is, or will be, a copy of the present content of its path. A renamed file is older than the
+        file that has the path now; a copy is younger, and may still be empty."""
         if file.identity in self._known:
             return False
         with contextlib.suppress(PermissionError):  # noted when the files are opened
-            copy = _opened_content(file.path)
-            if copy is None:
+            opened = _opened_content(file.path)
+            if opened is None:
                 raise _RenamedError
             present = _opened_content(file.name)
-            return present is not None and _is_copy_of(
-                _Copy(0, file.path, file.identity, copy.size, copy.head), present
-            )
+            if present is None or 0 < opened[1] < present[1]:
+                return False
+            content = opened[0]
+            if not content.size:
+                return opened[1] > present[1] > 0
+            return _is_copy_of(_Copy(0, file.path, file.identity, content.size, content.head), present[0])
         return False
 
     def _found_twice(self, scan: Callable[[], list[_Found]]) -> Iterator[list[_Found]]:
@@ -523,7 +559,7 @@ class Files:
         for each in files:
             if each.size < 0 and (tail.fingerprint_bytes or each.modified_ns > after_ns):
                 # It may be the copy: when it can be read, ``_open_grown`` ships its rest.
-                position = replace(tail.position(), device=each.identity[0], inode=each.identity[1])
+                position = replace(tail.position(), device=each.identity[0], inode=each.identity[1], born_ns=0)
                 self._known.setdefault(each.identity, position)
         if copy is not None:
             after_ns = max(after_ns, copy.modified_ns - 1)
@@ -597,8 +633,8 @@ class Files:
         known = self._known.get(_identity(status))
         if known is None or path == known.path:
             return rotated_from
-        if not known.fingerprint_bytes:
-            return known.path if status.st_size and _is_rotated(path, known.path) else rotated_from
+        if not known.fingerprint_bytes and not (status.st_size and _is_rotated(path, known.path)):
+            return rotated_from
         has_more = status.st_size > known.offset
         if not has_more and rotated_from is None:
             return None
@@ -896,6 +932,8 @@ class Files:
             return None
         tail.seen_ms, tail.was_rotated = seen_ms, path != name
         position = self._known.get(tail.identity)
+        if position is not None and _has_other_birth(tail.born_ns, position):
+            position = None
         if position is not None and path != position.path:
             is_known = position.fingerprint_bytes > 0 and not offset and not self._is_other(tail, position)
         else:
@@ -1047,7 +1085,7 @@ class Files:
         """Close a file. If the file appears under a path again, reading continues at its position."""
         if tail.is_removed:
             self._known.pop(tail.identity, None)
-        elif tail.offset:
+        elif tail.offset or tail.born_ns:
             self._known[tail.identity] = tail.position()
         tail.close()
         del self.tails[tail.identity]
@@ -1064,13 +1102,12 @@ class Files:
             tail.has_position = True
 
     def without_position(self) -> list[Tail]:
-        """The open files without a stored position, except empty renamed files and copies. The position of an empty
-        file therefore always says that its path led to this file: a file that is now found under a rotated name, with
-        the same inode number, was renamed. It is not a copy with the inode number of a removed empty copy."""
+        """The open files without a stored position. An empty renamed file or copy gets no position if its birth time is
+        unknown: a later copy with the same inode number could not be distinguished from the removed file."""
         return [
             tail
             for tail in self.tails.values()
-            if not tail.has_position and (tail.fingerprint_bytes or not tail.was_rotated)
+            if not tail.has_position and (tail.fingerprint_bytes or tail.born_ns or not tail.was_rotated)
         ]
 
     def rewind(self, known: Mapping[tuple[int, int], Position]) -> None:
