@@ -102,6 +102,30 @@ def test_late_lines_of_a_file_that_was_empty_when_it_was_closed_are_read(tmp_pat
     assert [line.text for tail in files.grown() for line in files.read(tail, 1 << 20, 0.0)] == [b"late"]
 
 
+def test_late_lines_of_an_older_file_come_before_those_of_a_younger_renamed_file(tmp_path: Path) -> None:
+    """A random history shipped them in the order in which the files were opened."""
+    log, oldest = tmp_path / "a.log", tmp_path / "a.log.2"
+    log.write_bytes(b"1\n")
+    first = files_of(log, {})
+    assert read(first) == [b"1"]
+    if not birth(log):
+        pytest.skip("the file system of the temporary directory has no birth times")
+    known = {identity: tail.position() for identity, tail in first.tails.items()}
+    first.close()
+    log.rename(oldest)
+    log.write_bytes(b"")
+    while birth(log) == birth(oldest):  # the kernel's clock of births advances in steps
+        log.unlink()
+        log.write_bytes(b"")
+    second = files_of(log, known)
+    with oldest.open("ab") as late:
+        late.write(b"late\n")
+    second.look(1.0, NOW_MS)  # opens the old file after the new one
+    log.write_bytes(b"2\n")
+    log.rename(tmp_path / "a.log.1")
+    assert [line for _ in range(3) for line in read(second)] == [b"late", b"2"]
+
+
 def test_positions_of_earlier_releases_have_no_birth_time() -> None:
     position = Position("a.log", 1, 2, 3, "f", 4, 5, 6, 7)
     assert position_of((1, 2), value_of(position)) == position

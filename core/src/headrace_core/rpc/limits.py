@@ -5,8 +5,9 @@ block the event loop for seconds, and two encoded bytes can become an object of 
 table lacks a repeated field. The page docs/reference/limits.md describes the table of limits.
 
 The check of a request reads only field headers (https://protobuf.dev/programming-guides/encoding/) and stops at the
-first limit that is exceeded. Therefore the limits bound the cost of fields that have a limit. The check skips other
-fields one by one, so they cost time in proportion to the request's size.
+first limit that is exceeded. A message may have some more fields than it defines (UNKNOWN_FIELDS_MAX), because a newer
+client may send fields that this release does not know. So a request cannot hold up the event loop with millions of
+fields that have no limit of their own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ COMMIT_BYTES_MAX = 1 * MIB
 #: Maximum bytes of records that a producer combines in one Produce request, even if max.request.size is larger; the
 #: producer sends a larger batch alone. REQUEST_RECORDS_BYTES is the default of socket.request.max.bytes.
 REQUEST_RECORDS_BYTES = 16 * MIB
+#: Number of fields that each message of a request may have beyond those that it defines. Repeated fields of the table
+#: do not count.
+UNKNOWN_FIELDS_MAX = 16
 #: Limit for a Produce request, far above socket.request.max.bytes, which the listener enforces (see server.py).
 _BULK = 1 << 31
 
@@ -211,6 +215,7 @@ class RequestCheck:
         self._paths = tuple(self._limits.items)
         self._most = tuple(self._limits.items.values())
         self._plan = _plan_of(descriptor, "", {path: index for index, path in enumerate(self._paths)})
+        self._fields = len(descriptor.fields) + UNKNOWN_FIELDS_MAX
         self._smallest = min(self._most, default=_BULK)
 
     def __call__(self, data: bytes) -> HeadraceError | None:
@@ -223,7 +228,7 @@ class RequestCheck:
             )
         if size <= min(self._smallest, NAME_BYTES_MAX):  # each item of a request has at least one byte
             return None
-        counts = [0] * len(self._most)
+        counts = [*([0] * len(self._most)), self._fields]  # the last number: other fields that may still come
         try:
             return self._walk(data, 0, size, self._plan, counts)
         except (IndexError, RecursionError):
@@ -240,6 +245,13 @@ class RequestCheck:
                 tag, at = _varint(data, at, tag)
             kind = tag & 7
             step = plan.get(tag >> 3)
+            if step is None or step.count < 0:
+                counts[-1] -= 1
+                if counts[-1] < 0:
+                    return InvalidRequestError(
+                        f"{self._method}: the request has more fields than its messages define; fields that are not "
+                        "repeated may occur once"
+                    )
             if kind == 2:
                 size = data[at]
                 at += 1
@@ -259,6 +271,7 @@ class RequestCheck:
                             "shorten it"
                         )
                     if step.inner:
+                        counts[-1] += step.fields
                         wrong = self._walk(data, at, min(at + size, end), step.inner, counts)
                         if wrong is not None:
                             return wrong
@@ -290,13 +303,14 @@ class RequestCheck:
 @dataclass(frozen=True, slots=True)
 class _Step:
     """The plan for the check of one field: ``count`` is the index of the field's limit, or -1; ``inner`` is the plan of
-    a message in the field."""
+    a message in the field, which may have ``fields`` fields without a limit."""
 
     name: str
     count: int
     is_packed: bool
     is_name: bool
     inner: Mapping[int, _Step]
+    fields: int
 
 
 _CONTINUED = bytes(range(128, 256))
@@ -319,8 +333,9 @@ def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int
         if not any(step.count >= 0 or step.inner for step in inner.values()):
             inner = {}
         if count >= 0 or inner or is_name:
+            fields = UNKNOWN_FIELDS_MAX + (0 if each.message_type is None else len(each.message_type.fields))
             is_packed = each.is_repeated and each.message_type is None and each.type not in (_TYPE_STRING, _TYPE_BYTES)
-            plan[each.number] = _Step(each.name, count, is_packed, is_name, inner)
+            plan[each.number] = _Step(each.name, count, is_packed, is_name, inner, fields)
     return plan
 
 

@@ -159,7 +159,7 @@ def read_der(der: bytes) -> Certificate:
 
 def _read(der: bytes) -> Certificate:
     ((_, whole),) = _elements(der)
-    to_be_signed = next(_elements(whole))[1]
+    to_be_signed = _first(whole)
     fields = list(_elements(to_be_signed))
     if fields[0][0] == 0xA0:  # the version
         del fields[0]
@@ -171,7 +171,7 @@ def _read(der: bytes) -> Certificate:
     is_authority = False
     for oid, value in _extensions(fields[6:]):
         if oid == _SUBJECT_ALT_NAME:
-            for tag, content in _elements(next(_elements(value))[1]):
+            for tag, content in _elements(_first(value)):
                 if tag == _DNS:
                     dns.append(content.decode("ascii"))
                 elif tag == _URI:
@@ -179,7 +179,7 @@ def _read(der: bytes) -> Certificate:
                 elif tag == _IP:
                     addresses.append(str(ipaddress.ip_address(content)))
         elif oid == _BASIC_CONSTRAINTS:
-            first = next(_elements(next(_elements(value))[1]), (0, b""))
+            first = next(_elements(_first(value)), (0, b""))
             is_authority = first[0] == _BOOLEAN and first[1] != b"\0"
     return Certificate(
         subject=_name(subject),
@@ -214,10 +214,17 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
         position += length
 
 
+def _first(data: bytes) -> bytes:
+    """The content of the first DER element. Raises ValueError or IndexError."""
+    for _, content in _elements(data):
+        return content
+    raise ValueError("a DER element is empty")
+
+
 def _extensions(rest: list[tuple[int, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     for tag, content in rest:
         if tag == 0xA3:
-            for _, extension in _elements(next(_elements(content))[1]):
+            for _, extension in _elements(_first(content)):
                 parts = list(_elements(extension))
                 yield parts[0][1], parts[-1][1]
 

@@ -21,7 +21,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -761,6 +761,7 @@ class Files:
         if now_s < self._grown_scan_s or self._known.keys() <= self.tails.keys():
             return
         seen = 0
+        before = self.tails.keys() | set()
         for directory in sorted({os.path.dirname(path) for path in self._led_to}):
             try:
                 files, wanted = self._scan({}, [directory])
@@ -772,6 +773,20 @@ class Files:
             except OSError as error:
                 self._note_unreadable(directory, error.strerror or str(error))
         self._grown_scan_s = now_s + seen / SCANNED_PER_S
+        self._sort_by_birth({tail.path for identity, tail in self.tails.items() if identity not in before})
+
+    def _sort_by_birth(self, paths: Collection[str]) -> None:
+        """Put the open files of each of these paths in the order of their births, because an older file may have been
+        opened after a younger one."""
+        if not paths:
+            return
+        by_path: dict[str, list[Tail]] = {path: [] for path in paths}
+        for tail in self.tails.values():
+            if tail.path in by_path:
+                by_path[tail.path].append(tail)
+        in_order = {path: iter(sorted(tails, key=lambda tail: tail.born_ns)) for path, tails in by_path.items()}
+        tails = [next(in_order[tail.path]) if tail.path in in_order else tail for tail in self.tails.values()]
+        self.tails = {tail.identity: tail for tail in tails}
 
     def _open_between(self, paths: Iterable[str], now_ms: int) -> dict[str, tuple[int, int] | None]:
         """Open the files that had one of the paths since the last check, and that have it no more. Returns the paths
