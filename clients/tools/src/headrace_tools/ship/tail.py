@@ -21,7 +21,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -114,6 +114,9 @@ class Tail:
         self.path = path
         self.identity = (status.st_dev, status.st_ino)
         self.born_ns = born_ns(descriptor)  #: 0: unknown.
+        #: The birth of the file, or a later time if its present content comes after that of a file born later. Files of
+        #: one path are read in this order.
+        self.order_ns = self.born_ns
         self.offset = offset
         #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.
         self.shipped_to = offset
@@ -526,13 +529,10 @@ class Files:
 
         if not self._open_found(scan):
             self._note_missed(tail.path)
-        opened = [self.tails.pop(identity) for identity in list(self.tails) if identity not in before]
-        in_order: list[Tail] = []
-        for each in self.tails.values():
-            in_order += [*opened, each] if each is tail else [each]
-        self.tails = {each.identity: each for each in in_order}
+        opened = [each for identity, each in self.tails.items() if identity not in before]
         for each in opened:
             each.has_path = False  # the file waits for them
+            tail.order_ns = max(tail.order_ns, each.order_ns + 1)
         has_rest = copy is not None and copy.size > tail.offset
         if tail.fingerprint_bytes or content.head or opened:
             tail.has_position = False  # the stored one is of another content
@@ -761,7 +761,6 @@ class Files:
         if now_s < self._grown_scan_s or self._known.keys() <= self.tails.keys():
             return
         seen = 0
-        before = self.tails.keys() | set()
         for directory in sorted({os.path.dirname(path) for path in self._led_to}):
             try:
                 files, wanted = self._scan({}, [directory])
@@ -773,20 +772,6 @@ class Files:
             except OSError as error:
                 self._note_unreadable(directory, error.strerror or str(error))
         self._grown_scan_s = now_s + seen / SCANNED_PER_S
-        self._sort_by_birth({tail.path for identity, tail in self.tails.items() if identity not in before})
-
-    def _sort_by_birth(self, paths: Collection[str]) -> None:
-        """Put the open files of each of these paths in the order of their births, because an older file may have been
-        opened after a younger one."""
-        if not paths:
-            return
-        by_path: dict[str, list[Tail]] = {path: [] for path in paths}
-        for tail in self.tails.values():
-            if tail.path in by_path:
-                by_path[tail.path].append(tail)
-        in_order = {path: iter(sorted(tails, key=lambda tail: tail.born_ns)) for path, tails in by_path.items()}
-        tails = [next(in_order[tail.path]) if tail.path in in_order else tail for tail in self.tails.values()]
-        self.tails = {tail.identity: tail for tail in tails}
 
     def _open_between(self, paths: Iterable[str], now_ms: int) -> dict[str, tuple[int, int] | None]:
         """Open the files that had one of the paths since the last check, and that have it no more. Returns the paths
@@ -986,7 +971,7 @@ class Files:
             except OSError as error:
                 self.failed(tail, error)
                 broken.add(tail.identity)
-        in_order = sorted(self.tails.values(), key=lambda tail: tail.has_path)
+        in_order = sorted(self.tails.values(), key=lambda tail: (tail.has_path, not tail.has_path and tail.order_ns))
         waiting = {tail.path for tail in in_order if tail.identity in broken}
         in_order = [tail for tail in in_order if tail.identity not in broken]
         # Measure the new file of a path first: when it has lines, its program writes to the renamed file no more.
