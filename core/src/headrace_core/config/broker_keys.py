@@ -69,8 +69,8 @@ BROKER = (
     honoured(
         "socket.request.max.bytes",
         16_777_216,
-        "The largest request that clients may send, in bytes of records. A larger gRPC message (this size plus 1 MiB) "
-        "is refused before the broker reads it. With Kafka's default of 100 MiB, every connection could use 100 MiB "
+        "The maximum number of bytes of records in a request. The broker refuses a gRPC message that is more than 1 "
+        "MiB larger before it reads the message. With Kafka's default of 100 MiB, every connection could use 100 MiB "
         "of the broker's memory.",
         low=1_024,
         high=104_857_600,

@@ -39,8 +39,8 @@ _WINDOW_BYTES = 64 * 1024
 
 
 class Fence(NamedTuple):
-    """Conditions of an append: the log has no larger shard epoch, and the log ends at ``expected_end`` (None:
-    anywhere)."""
+    """Conditions of an append: the log's shard epoch is at most ``epoch``, and the log ends at ``expected_end`` (None:
+    at any offset)."""
 
     epoch: int
     expected_end: int | None = None

@@ -1174,4 +1174,6 @@ def _half_done() -> Iterator[None]:
         try:
             yield
         except ServerBusyError as error:
-            raise OSError(errno.EIO, f"truncating the log failed halfway: {error.message}") from error
+            raise OSError(
+                errno.EIO, f"a change of the log was interrupted, so its log directory goes offline: {error.message}"
+            ) from error

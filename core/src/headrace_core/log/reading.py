@@ -278,9 +278,8 @@ class LogReader:
                 next_offset = self.log_end_offset if following is None else following
             if header.next_offset > next_offset:
                 raise CorruptLogError(
-                    f"{segment.path}, position {position}, offset {up_to}: a batch with offsets "
-                    f"{header.base_offset} to {header.last_offset}, but the next batch begins with offset "
-                    f"{next_offset}"
+                    f"{segment.path}, position {position}: the batch with offsets {header.base_offset} to "
+                    f"{header.last_offset} overlaps the data that follow, which begin with offset {next_offset}"
                 )
         return position
 

@@ -394,10 +394,15 @@ class MetadataFollower:
             return None
         began_ms, old = self._clock.monotonic_ms(), self.image
         new, _ = await asyncio.to_thread(decode_snapshot, data)
-        if new.next_offset <= old.next_offset or new.cluster_id != self._cluster_id:
+        if new.cluster_id != self._cluster_id:
             raise CorruptLogError(
-                f"{address} sent a snapshot of cluster {new.cluster_id} up to {new.next_offset}, but this node has "
-                f"applied the metadata of cluster {self._cluster_id} up to {old.next_offset}"
+                f"{address} sent a snapshot of cluster {new.cluster_id}, but this node belongs to cluster "
+                f"{self._cluster_id}; correct controller.quorum.bootstrap.servers"
+            )
+        if new.next_offset <= old.next_offset:
+            raise CorruptLogError(
+                f"{address} sent a snapshot that ends at offset {new.next_offset}, but this node has already applied "
+                f"the metadata up to offset {old.next_offset}"
             )
         self._bytes_since_save += len(data)
         self._tell_loaded(address, new, len(data), began_ms)

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Read records from batches, compiled: repeats the reader of _pure.py, where each function is documented."""
+"""Read records from batches. This compiled module does the same as the reader in _pure.py, which documents each
+function."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer

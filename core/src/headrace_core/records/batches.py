@@ -220,8 +220,8 @@ def check_producer_fields(
     where = f"the batch with base offset {header.base_offset}"
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(
-            f"{where}: {header.record_count} records do not match the batch's last offset delta, "
-            f"{header.last_offset_delta}"
+            f"{where}: the header has the record count {header.record_count} and the last offset delta "
+            f"{header.last_offset_delta}; the delta must be the count minus 1"
         )
     if header.timestamp_type is not TimestampType.CREATE_TIME:
         raise InvalidTimestampError(f"{where}: only a broker may set the timestamp type LogAppendTime")

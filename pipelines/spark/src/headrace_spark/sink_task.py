@@ -53,7 +53,7 @@ class Rows(Protocol):
         """The numbers of the topic's partitions; creates a missing topic, if the cluster allows it."""
 
     def send_arrow(self, topic: str, table: pa.Table) -> Outcome:
-        """Queue the rows of a table; the producer copies the rows before it returns."""
+        """Queue the rows of a table; the producer copies the rows before this method returns."""
 
     def flush(self) -> None:
         """Send all queued rows now and wait for every outcome."""

@@ -626,7 +626,7 @@ class Transactions:
 
 
 class ProducersStub:
-    """The producers of partitions. Brokers serve Producers on the client listener, for partitions that they lead.
+    """Describes the producers that write to partitions, and ends hanging transactions. Brokers serve Producers on the client listener, for partitions that they lead.
     """
 
     def __init__(self, channel):
@@ -648,7 +648,7 @@ class ProducersStub:
 
 
 class ProducersServicer:
-    """The producers of partitions. Brokers serve Producers on the client listener, for partitions that they lead.
+    """Describes the producers that write to partitions, and ends hanging transactions. Brokers serve Producers on the client listener, for partitions that they lead.
     """
 
     def DescribeProducers(self, request, context):
@@ -689,7 +689,7 @@ def add_ProducersServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Producers:
-    """The producers of partitions. Brokers serve Producers on the client listener, for partitions that they lead.
+    """Describes the producers that write to partitions, and ends hanging transactions. Brokers serve Producers on the client listener, for partitions that they lead.
     """
 
     @staticmethod

@@ -97,8 +97,8 @@ STALLED_READ_S = 5
 #: While memory for answers is short, a client that leaves answers unread for STALLED_READ_S must read this many bytes
 #: per second.
 ANSWER_BYTES_PER_S_MIN = 64 * 1024
-#: A frame that the gateway reads beyond its memory limit must arrive at least at this number of bytes per second, after
-#: the first STALLED_READ_S seconds.
+#: If the gateway reads a frame although its memory budget is used up, the frame may take STALLED_READ_S seconds plus
+#: its size divided by this number of bytes per second. The gateway disconnects a slower client.
 BYTES_PER_S_MIN = 256 * 1024
 #: Seconds within which a client of a secured listener must authenticate.
 AUTHENTICATES_S = 60

@@ -298,8 +298,8 @@ class ProducerCore:
     def _buffer_timeout(self) -> None:
         raise BufferTimeoutError(
             f"buffer.memory={self.accumulator.buffer_bytes} stayed full for "
-            f"max.block.ms={self.max_block_s * 1000:g}: brokers accept records more slowly than they are sent; send "
-            "more slowly, or check the brokers with `headrace doctor`"
+            f"max.block.ms={self.max_block_s * 1000:g}: brokers accept records more slowly than the program sends them"
+            "; send more slowly, or check the brokers with `headrace doctor`"
         )
 
     # --- flush and close -------------------------------------------------------------------------------------------

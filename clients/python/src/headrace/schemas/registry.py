@@ -294,7 +294,8 @@ class SchemaRegistry:
 
     def resolved(self, schema_id: int, *, serialized: bool = False, may_wait: bool = True) -> ResolvedSchema:
         """The schema with this id and all its references; cached. ``serialized``: a Protobuf schema as the base64 of
-        its file descriptor. Raises UnknownSchemaIdError; WouldWait unless ``may_wait``."""
+        its file descriptor. Raises UnknownSchemaIdError. If the schema is not cached and ``may_wait`` is False, raises
+        WouldWait."""
         return self._flights.find(
             (schema_id, serialized), self._by_id, lambda: self._fetch_id(schema_id, serialized), may_wait=may_wait
         )

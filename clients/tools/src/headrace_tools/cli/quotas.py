@@ -86,7 +86,9 @@ def list_(
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Only entities that have exactly these parts, such as a user without a client id."
+            "--strict",
+            help="List only the quotas of exactly the named entity: `--user alice --strict` omits those of alice with "
+            "a client id.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -244,8 +244,8 @@ class PartitionFollower:
         return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
-        """Record that the log was truncated or restarted, durably. The log now ends at ``log_end``, and its last record
-        has ``last_epoch``."""
+        """Note that the log was truncated, or emptied and restarted, and that this is durable. The log now ends at
+        ``log_end``, and its last record has ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
         self.log_end = self.durable_end = self._taken_end = log_end
         self.last_epoch = self._taken_epoch = last_epoch

@@ -32,7 +32,7 @@ class Pacer:
         return self._rate * BURST_MS / 1000
 
     def set_rate(self, bytes_per_second: int, now_ms: float) -> None:
-        """Set the rate; the bucket keeps its overdrawn bytes, and its unused bytes up to the new limit."""
+        """Set the rate. The bucket keeps its debt, and its unused bytes up to the burst of the new rate."""
         self._refill(now_ms)
         self._rate = max(bytes_per_second, 0)
         self._available = min(self._available, self._burst)

@@ -179,7 +179,7 @@ class LagStatus(enum.Enum):
     ERR."""
 
     OK = "OK"
-    WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag grows.
+    WARN = "WARN"  #: WARN: the consumer commits offsets, but its lag does not shrink.
     ERR = "ERR"
     STOP = "STOP"  #: STOP: no commit has arrived for longer than the last ten commits took.
     STALL = "STALL"  #: STALL: commits arrive, but the committed offset does not advance.

@@ -75,7 +75,7 @@ class RetentionSweep:
         return self._checked_ms if self._todo else self._checked_ms + self._settings.check_interval_ms
 
     def tick(self, now_ms: int, book: OffsetBook, groups: GroupStateMachine) -> Expired:
-        """The next offsets to remove in the current check."""
+        """Take a step of the current check, or start the next check; returns the offsets and groups to remove now."""
         interval_ms = self._settings.check_interval_ms
         self.check_clock(now_ms)
         if self._checked_ms is None:

@@ -37,7 +37,8 @@ class Label(StrEnum):
 
 
 class OptionKind(PythonEnum):
-    """The kind of an option's value: a str for STRING and WORD, an Option, a dict for MAP, or a list."""
+    """The kind of an option's value. STRING: a str, WORD: a str (in a message: a Word), OPTION: an Option, MAP: a dict,
+    LIST: a list."""
 
     STRING = "a string"
     WORD = "a number, a boolean or the name of a constant"
