@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import string
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -161,3 +163,15 @@ def test_what_overrides_keeps_its_own_place(below: dict[str, str], above: dict[s
     )
     assert merged == {**below, **above}
     assert all(merged.set_in[key] == ("-o" if key in above else "file") for key in merged)
+
+
+_OF_EVERY_TYPE: tuple[Any, ...] = (None, True, -1, 0, 2**63, 1.5, float("nan"), "", "x", b"x", [], ["x"], {}, {"x": 1})
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_each_key_takes_or_refuses_a_value_of_each_type(definition: ConfigDef) -> None:
+    """A random run found a check that failed with AttributeError for None: one key and one value of thousands."""
+    for name in definition.keys:
+        for value in _OF_EVERY_TYPE:
+            with contextlib.suppress(InvalidConfigError):
+                definition.parse({name: value}, defaults=False)
