@@ -236,7 +236,7 @@ GROUPS = (
         "members may always change its protocol.",
         check=lambda policy: (
             None
-            if str(policy).lower() in ("bidirectional", "upgrade", "downgrade", "disabled")
+            if policy.lower() in ("bidirectional", "upgrade", "downgrade", "disabled")
             else "must be one of bidirectional, upgrade, downgrade, disabled"
         ),
         source="KIP-848",

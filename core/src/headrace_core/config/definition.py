@@ -160,7 +160,9 @@ class ConfigKey:
             for item in value if self.kind is Kind.LIST else (value,):
                 if item not in self.choices:
                     raise InvalidConfigError(f"{self.shown(raw)}: must be {self.allowed}{_near(item, self.choices)}")
-        if self.check is not None and (wrong := self.check(value)):
+        if value is None and self.check is not None and self.default is not None:
+            raise InvalidConfigError(f"{self.shown(raw)}: must be a value; leave the key out to use its default")
+        if value is not None and self.check is not None and (wrong := self.check(value)):
             raise InvalidConfigError(f"{self.shown(raw)}: {wrong}")
         return value
 
