@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +153,21 @@ def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_tim
             await health_is(each, True)
         await leader.describe_once(lambda quorum: all(each.lag == 0 for each in quorum.voters))
         stood.clear()
-        stalls = asyncio.create_task(longest_stall())
+        stalls, began_s = asyncio.create_task(longest_stall()), time.monotonic()
         stopping = asyncio.create_task(leader.stop())
         found = await others[0].describe_once(lambda quorum: quorum.leader_id not in (-1, leader.node_id))
-        seen = list(stood)
+        seen, took_s = list(stood), time.monotonic() - began_s
         stalls.cancel()
         stalled_s = await stalls
         await set_at_last(others[0], 5_000)
         await stopping
-        proved.append(seen == [(found.leader_id, "was told to")])
-        assert proved[-1] or stalled_s > 0.3, f"{seen} stood, of whom {found.leader_id} leads; stalled: {stalled_s} s"
+        told = (found.leader_id, "was told to")
+        proved.append(seen == [told])
+        # A flush of the told controller's vote may stall for longer than the others' election time-outs (1 s).
+        was_slow = stalled_s > 0.3 or (seen[:1] == [told] and took_s > 0.9)
+        assert proved[-1] or was_slow, (
+            f"{seen} stood, of whom {found.leader_id} leads after {took_s} s; the longest stall was {stalled_s} s"
+        )
 
     while len(proved) < 5 and not any(proved):
         with_controllers(tmp_path / str(len(proved)), 3, 0, test)
