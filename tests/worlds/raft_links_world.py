@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -11,6 +10,7 @@ from headrace_controller.raft.types import Body
 from headrace_controller.transport.links import PeerLinks
 from headrace_controller.transport.peers import Peers
 from headrace_core.rpc.server import Listener
+from headrace_tools.local.ports import pick
 from tests.worlds.waiting import until_async as until
 
 CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
@@ -20,10 +20,15 @@ def key(node_id: int, disk: int = 1) -> ReplicaKey:
     return ReplicaKey(node_id, bytes([disk]) * 16)
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """A port that no other test worker and no outgoing connection takes, and that this function has not given yet: a
+    controller of another test would otherwise answer at the port of a stopped one."""
+    (port,) = pick(1, avoid=_given)
+    _given.add(port)
+    return port
 
 
 class End:
