@@ -161,10 +161,10 @@ def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_tim
         stalled_s = await stalls
         await set_at_last(others[0], 5_000)
         await stopping
-        told = (found.leader_id, "was told to")
-        proved.append(seen == [told])
-        # A flush of the told controller's vote may stall for longer than the others' election time-outs (1 s).
-        was_slow = stalled_s > 0.3 or (seen[:1] == [told] and took_s > 0.9)
+        asked = (found.leader_id, "was told to")
+        proved.append(seen == [asked])
+        # A flush of the asked controller's vote may stall for longer than the others' election time-outs (1 s).
+        was_slow = stalled_s > 0.3 or (seen[:1] == [asked] and took_s > 0.9)
         assert proved[-1] or was_slow, (
             f"{seen} stood, of whom {found.leader_id} leads after {took_s} s; the longest stall was {stalled_s} s"
         )

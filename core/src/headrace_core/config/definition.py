@@ -81,7 +81,7 @@ class ConfigKey:
     refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
     source: str = "Kafka"
-    #: The broker key of a topic key: its value applies to topics that do not set the topic key.
+    #: The broker key that sets this topic key's default, such as log.retention.ms for retention.ms.
     server_key: str | None = None
 
     @property

@@ -51,7 +51,8 @@ def check_replicated(
             header = check_batch(data, position)
         except CorruptMessageError as error:
             raise CorruptMessageError(
-                f"replicated batches, position {position}, offset {log_end_offset}: {without_position(error.message)}"
+                f"batches from the leader for a log that ends at offset {log_end_offset}: damage at byte {position} of "
+                f"the message: {without_position(error.message)}"
             ) from error
         headers.append(header)
         position += header.size

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 DataPath = Annotated[
-    Path | None, typer.Option("--data", metavar="PATH", help="The files to read, in place of the argument PATH.")
+    Path | None, typer.Option("--data", metavar="PATH", help="The path to read, in place of the argument PATH.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""A leader's view of its quorum (KIP-836), as frozen values for descriptions."""
+"""The status of the quorum as its leader sees it (KIP-836): immutable dataclasses for DescribeQuorum."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 A member behind a gateway has no stream, so it gets no pushes and has no grace period: it is removed after its session
 timeout. Kafka's clients send no revisions of assignments (group/messages.py). A client sends one heartbeat at a time,
-so it knows the assignment of the latest answer; the coordinator keeps the revision of that answer. A *full* heartbeat
-contains the subscription; clients send it when they join and after an error. The answer to a full heartbeat has the
-whole assignment. franz-go reports released partitions only in a full heartbeat. The coordinator therefore uses the
-owned partitions in a full heartbeat, if the assignment is unchanged since the member's latest answer.
+so its next heartbeat shows that it received the previous answer. The coordinator therefore keeps the revision of that
+answer's assignment as the member's. A *full* heartbeat contains the subscription; clients send it when they join and
+after an error. The answer to a full heartbeat has the whole assignment. franz-go reports released partitions only in a
+full heartbeat. The coordinator therefore uses the owned partitions in a full heartbeat, if the assignment is unchanged
+since the member's latest answer.
 """
 
 from __future__ import annotations
