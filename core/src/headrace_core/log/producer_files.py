@@ -184,8 +184,8 @@ def load_producers(
     table, known_from, notes = _believed(fs, snapshots, segments, log_end_offset, clean=clean)
     table.aborted.clear()
     if high_watermark is not None and high_watermark < known_from and table.has_markers:
-        # Of the transactions, a producer snapshot contains only the open ones. Find the ended transactions whose markers may be
-        # uncommitted in the log before the snapshot.
+        # Of the transactions, a producer snapshot contains only the open ones. Find the ended transactions whose
+        # markers may be uncommitted in the log before the snapshot.
         try:
             before = _table_at(fs, snapshots, segments, max(high_watermark, segments[0].base_offset), notes)
             replay(before, segments, known_from, notes)
