@@ -249,8 +249,8 @@ class RequestCheck:
                 counts[-1] -= 1
                 if counts[-1] < 0:
                     return InvalidRequestError(
-                        f"{self._method}: the request has more fields than its messages define; fields that are not "
-                        "repeated may occur once"
+                        f"{self._method}: the request has more fields than its messages define; send each field "
+                        "that is not repeated once"
                     )
             if kind == 2:
                 size = data[at]

@@ -1,8 +1,8 @@
 """Read lines of growing files: growth, rotation by renaming, truncation, removal.
 
 A file is known by its device, inode, birth time and first bytes, not by its path, so reading of a renamed file
-continues at its position. The birth time distinguishes a new file from an old file whose inode number it reuses; on a
-file system without birth times, the first bytes do (FINGERPRINT_BYTES).
+continues at its position. The birth time distinguishes a new file from an old file whose inode number it reuses. On a
+file system without birth times, the first bytes (FINGERPRINT_BYTES) distinguish them.
 
 A truncated file gets a new content. A position is always in one content. The rest of the former content, and contents
 that came and went between two checks, are read from their copies, which have the file's name and a rotation's suffix.
@@ -480,16 +480,18 @@ class Files:
         if file.identity in self._known:
             return False
         with contextlib.suppress(PermissionError):  # noted when the files are opened
-            opened = _opened_content(file.path)
-            if opened is None:
+            found, at_path = _opened_content(file.path), _opened_content(file.name)
+            if found is None:
                 raise _RenamedError
-            present = _opened_content(file.name)
-            if present is None or 0 < opened[1] < present[1]:
+            if at_path is None:
                 return False
-            content = opened[0]
+            (content, content_born_ns), (present, present_born_ns) = found, at_path
+            has_births = content_born_ns > 0 and present_born_ns > 0
+            if has_births and content_born_ns < present_born_ns:
+                return False
             if not content.size:
-                return opened[1] > present[1] > 0
-            return _is_copy_of(_Copy(0, file.path, file.identity, content.size, content.head), present[0])
+                return has_births and content_born_ns > present_born_ns
+            return _is_copy_of(_Copy(0, file.path, file.identity, content.size, content.head), present)
         return False
 
     def _found_twice(self, scan: Callable[[], list[_Found]]) -> Iterator[list[_Found]]:
@@ -971,7 +973,7 @@ class Files:
             except OSError as error:
                 self.failed(tail, error)
                 broken.add(tail.identity)
-        in_order = sorted(self.tails.values(), key=lambda tail: (tail.has_path, not tail.has_path and tail.order_ns))
+        in_order = sorted(self.tails.values(), key=lambda tail: (tail.has_path, 0 if tail.has_path else tail.order_ns))
         waiting = {tail.path for tail in in_order if tail.identity in broken}
         in_order = [tail for tail in in_order if tail.identity not in broken]
         # Measure the new file of a path first: when it has lines, its program writes to the renamed file no more.
