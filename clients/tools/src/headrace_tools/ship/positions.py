@@ -1,8 +1,8 @@
 """Positions of shipped files, in a compacted topic: one record for each file of each shipper, and one for each path or
 pattern that the shipper follows.
 
-The key of a file is the shipper's name, the device and the inode; the key of a path or pattern is the shipper's name and
-a hash. The value is JSON. A shipper writes the positions of a batch in the transaction of its lines.
+The key of a file is the shipper's name, the device and the inode; the key of a path or pattern is the shipper's name
+and a hash. The value is JSON. A shipper writes the positions of a batch in the transaction of its lines.
 """
 
 from __future__ import annotations
