@@ -32,6 +32,7 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
+from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until
 
 WAIT_S = 60.0
@@ -52,7 +53,7 @@ def values_of(records: bytes, start_offset: int = 0) -> list[bytes | None]:
 
 
 class Node:
-    """A server process with a directory of its own. After its first start the process keeps its ports."""
+    """A server process with a directory and ports of its own."""
 
     def __init__(self, role: str, directory: Path, cluster_id: str | None, **keys: str) -> None:
         """``cluster_id`` is None if the directories are already formatted."""
@@ -60,7 +61,7 @@ class Node:
         self.directory = directory
         self.data = directory / "data"
         self.keys = {
-            "listeners": "client://127.0.0.1:0,internal://127.0.0.1:0",
+            "listeners": f"client://127.0.0.1:{free_port()},internal://127.0.0.1:{free_port()}",
             "log.dirs": str(self.data),
             "runtime.state.file": str(directory / "node.json"),
             # The records of tests have old timestamps, so retention is off. Upkeep stays on, so that its thread exists
@@ -103,7 +104,6 @@ class Node:
             return state if state is not None and state.pid == process.pid else None
 
         self.state = until(serving, f"the {self.role} to serve")
-        self.keys["listeners"] = ",".join(f"{name}://{at}" for name, at in self.state.listeners.items())
 
     def address(self, listener: str = "client") -> str:
         assert self.state is not None

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.worlds.free_ports import free_port
+
 REALM = "HEADRACE.TEST"
 PASSWORD = "k3rb-s3cret"
 #: Seconds that the clocks of this realm may differ.
@@ -58,8 +60,7 @@ class Realm:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         values = {"realm": REALM, "directory": directory, "port": self.port, "skew": CLOCK_SKEW_S}
         self.krb5_conf, kdc_conf = directory / "krb5.conf", directory / "kdc.conf"
         self.krb5_conf.write_text(_KRB5.format(**values))

@@ -10,7 +10,7 @@ from headrace_controller.raft.types import Body
 from headrace_controller.transport.links import PeerLinks
 from headrace_controller.transport.peers import Peers
 from headrace_core.rpc.server import Listener
-from headrace_tools.local.ports import pick
+from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until_async as until
 
 CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
@@ -18,17 +18,6 @@ CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
 
 def key(node_id: int, disk: int = 1) -> ReplicaKey:
     return ReplicaKey(node_id, bytes([disk]) * 16)
-
-
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """A port that no other test worker and no outgoing connection takes, and that this function has not given yet: a
-    controller of another test would otherwise answer at the port of a stopped one."""
-    (port,) = pick(1, avoid=_given)
-    _given.add(port)
-    return port
 
 
 class End:

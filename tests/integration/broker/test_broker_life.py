@@ -27,6 +27,7 @@ from tests.worlds.broker_world import (
     produce_request,
     produce_stream,
 )
+from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until
 
 
@@ -219,8 +220,8 @@ def test_a_paused_broker_is_fenced_and_comes_back(tmp_path):
 def test_health_says_not_serving_before_the_broker_is_unfenced(tmp_path):
     """Without a controller the listeners answer that they do not serve."""
     broker = Node("broker", tmp_path / "broker", "tests", **{"controller.quorum.bootstrap.servers": "127.0.0.1:1"})
-    with socket_port() as port:
-        broker.keys["listeners"] = f"client://127.0.0.1:{port},internal://127.0.0.1:0"
+    port = free_port()
+    broker.keys["listeners"] = f"client://127.0.0.1:{port},internal://127.0.0.1:0"
     broker.launch()
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -231,17 +232,3 @@ def test_health_says_not_serving_before_the_broker_is_unfenced(tmp_path):
         assert broker.terminate() == 0
     finally:
         broker.close()
-
-
-class socket_port:
-    """A port that was free just now."""
-
-    def __enter__(self) -> int:
-        import socket
-
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
-    def __exit__(self, *_: object) -> None:
-        return None

@@ -18,7 +18,7 @@ from tests.docs import documented_pages as pages
 from tests.integration.frameworks.java_apps import KAFKA, JavaApp, maven_jars
 from tests.integration.frameworks.test_mirror_maker import committed, consumer, create, everything, size, take, write
 from tests.integration.interop.kafka_peer import KafkaBroker
-from tests.worlds.raft_links_world import free_port
+from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]

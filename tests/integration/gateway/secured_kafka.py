@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
 from tests.integration.interop.kafka_peer import KafkaBroker
+from tests.worlds.free_ports import free_port
 
 
 class SecuredKafka(KafkaBroker):
@@ -17,10 +17,7 @@ class SecuredKafka(KafkaBroker):
         """``keys``: more of the broker's configuration, with _ for dots."""
         super().__init__(directory)
         names = list(users)
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-        self.secured = f"127.0.0.1:{port}"
+        self.secured = f"127.0.0.1:{free_port()}"
         known = " ".join(f'user_{name}="{password}"' for name in names)
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         old = self._config.read_text()

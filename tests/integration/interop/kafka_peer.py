@@ -5,7 +5,6 @@ The jars come from the folder that HEADRACE_PEERS names (its script fetches them
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 SEPARATOR = "\x1f"
@@ -64,11 +64,7 @@ class KafkaBroker:
         self.directory = directory
         self.data = directory / "data"
         self._libs = jars()
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-            for one in sockets:
-                one.bind(("127.0.0.1", 0))
-            self._port, controller = (one.getsockname()[1] for one in sockets)
+        self._port, controller = free_port(), free_port()
         self.bootstrap = f"127.0.0.1:{self._port}"
         self._config = directory / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None

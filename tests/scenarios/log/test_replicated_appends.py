@@ -183,7 +183,7 @@ def test_what_cannot_follow_is_refused_and_changes_nothing() -> None:
 def test_damage_is_reported_with_its_place() -> None:
     data = bytearray(sent(7) + sent(8))
     data[-1] ^= 1
-    with pytest.raises(CorruptMessageError, match=rf"position {len(data) // 2}.*CRC"):
+    with pytest.raises(CorruptMessageError, match=rf"byte {len(data) // 2} of the message.*CRC"):
         check_replicated(bytes(data), log_end_offset=7, leader_epoch=0)
 
 
