@@ -102,7 +102,7 @@ CLUSTER = (
         10,
         "By how many percent a broker may have fewer replicas than an even share. The controllers move replicas to a "
         "broker that lacks more than this percentage and more than one replica. The controllers also move replicas to "
-        "a broker without replicas, if an even share is at least one replica.",
+        "a broker that has none, if the brokers have at least one replica each on average.",
         source=HEADRACE,
         low=0,
         high=100,

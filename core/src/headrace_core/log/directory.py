@@ -209,8 +209,8 @@ class LogDirectory:
                 found[TopicPartition(match[1], int(match[2]))] = path
         if log_starts is None and not found:
             # Write the checkpoint of log starts even without logs, so that a later start detects a lost checkpoint.
-            # Without the checkpoint of log starts, a log would start at its first epoch, which is wrong for a copy of a
-            # compacted log.
+            # Without the checkpoint of log starts, the log start offset is taken from the first entry of the epoch
+            # checkpoint. In a copy of a compacted log, this offset can be above the real log start offset.
             with _full_disk_left_out(self.root):
                 self._write(LOG_STARTS, self._log_starts)
                 self._knows_log_starts = True

@@ -465,8 +465,9 @@ def judge_marked(
     found: Mapping[uuid.UUID, Leftovers], holdings: Mapping[uuid.UUID, Collection[TopicPartition]]
 ) -> dict[tuple[uuid.UUID, TopicPartition], Marked]:
     """Decide for each log with a marker, by the table in the module's docstring, which copy is the partition's log.
-    ``found`` and ``holdings``: the traces and the partitions of each online directory, by directory id; ``holdings``
-    includes the marked logs."""
+    ``found``: for each online directory id, what interrupted moves left in the directory (unfinished copies and
+    markers). ``holdings``: for each online directory id, the partitions whose logs are in the directory, including logs
+    with a marker."""
     verdicts: dict[tuple[uuid.UUID, TopicPartition], Marked] = {}
     for directory_id, left in found.items():
         for partition, marker in left.markers.items():

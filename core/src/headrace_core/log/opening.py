@@ -393,8 +393,9 @@ def _restore_epochs(
     log_start_offset: int,
     log_end_offset: int,
 ) -> None:
-    """Restore the epoch checkpoint: remove entries above the log's end, and add the epochs of the scanned batches. A
-    lost checkpoint is rebuilt from all batches of the log. An empty log keeps the epoch of its last deleted record."""
+    """Restore the epoch checkpoint: remove entries at or above the log's end, and add the epochs of the scanned
+    batches. A lost checkpoint is rebuilt from all batches of the log. An empty log keeps the epoch of its last deleted
+    record."""
     if not known:
         epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)

@@ -819,8 +819,8 @@ class PartitionLog(LogReader):
         try:
             self._remove_all()
             try:
-                # Write the producer snapshot first: after a crash, a log that begins at ``offset`` must have its
-                # producers.
+                # Write the producer snapshot first: after a crash, a log that begins at ``offset`` must have the state
+                # of the producers before ``offset``.
                 self._snapshots.take(table, offset, ())
                 self._snapshots.force(offset)
                 self._fs.sync_directory(self.directory)

@@ -441,8 +441,8 @@ class LogSegment:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
         with _NOTING:
-            # The segment was truncated during the check: the bytes that were read are gone, and the directory writer
-            # writes the indexes.
+            # If the segment is shorter now, it was truncated during the check: the bytes that were read are gone, and
+            # the directory writer writes the indexes.
             if self.size < size:
                 raise IndexMismatchError(why)
             self.index.keep_in_memory(offsets)

@@ -21,8 +21,8 @@ from .access import Access
 from .errors import PipelineFailedError
 
 STOP_S = 60.0
-#: Maximum number of deaths in a row, each within HEALTHY_S seconds after the start. After one more death, the process
-#: is not started again.
+#: Maximum number of deaths in a row, each within HEALTHY_S seconds after the start. After DEATHS_MAX + 1 deaths in a
+#: row, the process is not started again, and ``Member.look`` raises PipelineFailedError.
 DEATHS_MAX = 60
 HEALTHY_S = 10.0
 #: Shortest time between two starts of a process.

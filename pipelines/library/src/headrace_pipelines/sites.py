@@ -69,7 +69,8 @@ class Site:
         }
 
     def query(self, name: str) -> dict[str, str]:
-        """Options of a stream with another sink, such as a lake table: the query's name and its checkpoint."""
+        """Options of a stream that writes to a sink other than topics, such as a lake table: the query's name and its
+        checkpoint."""
         return {"queryName": name, "checkpointLocation": f"{self.checkpoints or self.directory / 'checkpoints'}/{name}"}
 
     @property

@@ -174,7 +174,7 @@ def _share(size: int, total: int, tasks: int) -> int:
 
 
 def _cut(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Split a range into ``parts`` nearly equal pieces, in order; the last piece has the remainder."""
+    """Split a range into ``parts`` pieces, in order. Their sizes differ by at most one; larger pieces come last."""
     pieces, begin, remaining = [], item.start, item.size
     for left in range(parts, 0, -1):
         size = remaining // left

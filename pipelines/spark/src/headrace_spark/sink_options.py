@@ -39,8 +39,8 @@ REFUSED_CLIENT_KEYS = {
 #: has no such keys.
 DELIVERY, APP_ID, APP_VERSION = "headrace.delivery", "headrace.txn.app.id", "headrace.txn.version"
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
-#: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. The
-#: commit or abort of the batch usually ends the transaction of a lost task earlier.
+#: The transaction timeout of a task, unless the user sets one: the coordinators' default of transaction.max.timeout.ms.
+#: If a task is lost, its transaction usually ends before this timeout, with the commit or abort of the batch.
 TASK_TIMEOUT_MS = 900_000
 EACH_TOPIC = "*"  #: The target in the id of an exactly-once sink whose rows name their topics.
 VERSION_DIGITS_MAX = 18  #: Maximum number of digits of the version of a write.

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TransactionsStub:
-    """The transactions of clients. Coordinators serve Transactions on the client listener.
+    """The transactions of clients. Coordinators serve Transactions on every listener except internal.
     """
 
     def __init__(self, channel):
@@ -98,7 +98,7 @@ class TransactionsStub:
 
 
 class TransactionsServicer:
-    """The transactions of clients. Coordinators serve Transactions on the client listener.
+    """The transactions of clients. Coordinators serve Transactions on every listener except internal.
     """
 
     def InitProducer(self, request, context):
@@ -297,7 +297,7 @@ def add_TransactionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Transactions:
-    """The transactions of clients. Coordinators serve Transactions on the client listener.
+    """The transactions of clients. Coordinators serve Transactions on every listener except internal.
     """
 
     @staticmethod

@@ -55,7 +55,8 @@ class Quotas:
         )
 
     def manager(self, broker_id: int = _OWN) -> QuotaManager:
-        """The quotas for one broker, or the gateway's own quotas, by the present metadata."""
+        """The quotas for ``broker_id``, or the gateway's own quotas without a ``broker_id``; both follow the current
+        metadata."""
         manager = self._managers.get(broker_id)
         if manager is None:
             manager = self._managers[broker_id] = QuotaManager(

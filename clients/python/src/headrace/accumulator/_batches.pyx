@@ -206,7 +206,8 @@ cdef class PartitionQueue:
 
 
 cdef class TopicQueues:
-    """The partition queues of a topic, and its sticky partition, which is always a partition with a leader."""
+    """The partition queues of a topic, and its sticky partition. A new sticky partition is one of the partitions with
+    a leader, if there are any."""
 
     def __init__(self, Ledger accumulator not None, str name not None, int partitions, Py_ssize_t max_batch_bytes):
         self.accumulator = accumulator

@@ -246,7 +246,7 @@ class Membership:
             self.begins_to_wait()
 
     async def _watch_lease(self) -> None:
-        """Call the member's ``tick`` in time, with or without a connection."""
+        """Call the member's ``tick`` by the time that ``look_at`` returns, with or without a connection."""
         member = self.member
         while True:
             self._lease_changed.clear()

@@ -45,8 +45,8 @@ def say(message: str) -> None:
 
 
 def say_data(line: str) -> None:
-    """Print a line of CSV or JSON on stdout. A program gets the line unchanged; a terminal gets the line with escapes,
-    as ``say`` prints it. A closed terminal does not raise an error."""
+    """Print a line of CSV or JSON on stdout. On a terminal, visible escapes such as ``\\x1b`` replace control
+    characters, as in ``say``; otherwise the line is printed unchanged. A closed terminal does not raise an error."""
     _tell(escaped(line) if sys.stdout.isatty() else line, sys.stdout)
 
 

@@ -129,7 +129,7 @@ def describe(
         bool,
         typer.Option(
             "--under-min-isr-partitions",
-            help="Show only partitions with fewer in-sync replicas than min.insync.replicas; acks=all fails.",
+            help="Show only partitions with too few in-sync replicas (min.insync.replicas) for writes with acks=all.",
         ),
     ] = False,
     unavailable: Annotated[

@@ -60,8 +60,9 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
         )
         .withWatermark("event_time", WATERMARK)
     )
-    # Spark keeps a condition on event_time after the watermark in the plan, so markers still move the watermark. Spark
-    # would move a condition on a column other than event_time before the watermark.
+    # The condition below removes the markers. Spark applies a condition on event_time only after the watermark operator
+    # of its plan, so the markers move the watermark before they are removed. Spark would apply a condition on another
+    # column before the watermark operator.
     real = events.where(F.col("event_time") < F.timestamp_millis(F.lit(MARKER_TIMESTAMP_MS)))
     return (
         real.groupBy(F.window("event_time", WINDOW).alias("hour"), "event.origin", "event.carrier")

@@ -67,8 +67,9 @@ REJOIN_MS = 2_000
 
 #: Milliseconds after which a follower without a stream leaves the ISR, if its stream did not break. A follower without
 #: a stream has not joined in this leader epoch, or has left its stream. Each failed attempt of a follower to join
-#: restarts the JOIN_MS period, because the follower may have to truncate its log first. JOIN_MS also suffices for a
-#: starting broker, which is unfenced when it can follow, and whose replicas join the ISR after the broker is unfenced.
+#: restarts the JOIN_MS period, because the follower may have to truncate its log first. A
+#: starting broker needs no longer period: it is unfenced only when it can follow, and only then its replicas join the
+#: ISR.
 JOIN_MS = 5_000
 
 #: Value of a time that is not recorded yet.

@@ -18,8 +18,9 @@ A registration names the broker epoch that the clean shutdown markers of its dir
 registration names an epoch other than the broker's last epoch, the broker stopped uncleanly. A broker that stopped
 uncleanly is not an eligible leader of partitions whose last records it may have lost.
 
-The changes of a broker's partitions (elections.py) may be too many records for one decision. The first decision
-includes the broker's own change, and ``settle`` writes the remaining partition changes in later decisions. The broker
+When a broker's state changes, its partitions change too (elections.py). These changes may need more records than one
+batch of the metadata log may have, and each decision writes one batch. The first decision includes the broker's own
+change, and ``settle`` writes the remaining partition changes in later decisions. The broker
 stays fenced until all its partition changes are written.
 """
 

@@ -22,7 +22,7 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
     set."""
 
     def __init__(self, driver: ControllerDriver, view: MetadataView, following: FollowService) -> None:
-        """``following`` knows the age of the driver's metadata image."""
+        """``following`` gives the age of this controller's metadata image, and the addresses of the controllers."""
         self._driver = driver
         self._view = view
         self._following = following

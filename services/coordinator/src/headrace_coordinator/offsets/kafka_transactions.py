@@ -43,7 +43,8 @@ Replayed = tuple[bytes, bytes | None, int]
 class KafkaTransactions:
     """The open transactions that Kafka wrote, during a replay."""
 
-    #: Maps a producer id to the producer's pending offsets, grouped by the key of their record.
+    #: Maps a producer id to the producer's pending offsets, grouped by the key of the Headrace record that will
+    #: contain the offsets.
     _open: dict[int, dict[PendingKey, dict[TopicPartition, PendingOffset]]] = field(default_factory=dict)
 
     def batch(self, producer_id: int, epoch: int, records: Iterable[Replayed]) -> list[Replayed]:
