@@ -315,6 +315,22 @@ def test_an_unknown_partition_is_deleted_only_if_current_metadata_lack_it() -> N
     scenario(test)
 
 
+def test_a_partition_of_the_transactions_topic_needs_no_marker() -> None:
+    """Earlier releases let clients add it. A leader refuses its marker, so the transactional id was locked for ever."""
+
+    async def test(world: World) -> None:
+        broker = Broker()
+        async with serving(broker) as address:
+            world.brokers(b1=address)
+            world.topic(1, 1, 1)
+            own = TopicPartition("__transaction_state", 0)
+            world.send(MARKER._replace(partitions=frozenset({own, P1})))
+            await world.runner.until(own, P1)
+            assert broker.partitions() == [[1]]
+
+    scenario(test)
+
+
 def test_after_its_shard_has_left_nothing_is_sent_or_reported() -> None:
     async def test(world: World) -> None:
         broker = Broker()

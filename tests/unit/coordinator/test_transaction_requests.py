@@ -51,7 +51,7 @@ from headrace_protos.v1 import groups_pb2, transactions_pb2
 
 ONE, TWO = TopicPartition("orders", 1), TopicPartition("orders", 2)
 LONG_S = 60.0
-INVALID_REQUEST, PRODUCER_FENCED = 42, 90
+INVALID_TOPIC, INVALID_REQUEST, PRODUCER_FENCED = 17, 42, 90
 
 
 class Stream:
@@ -468,6 +468,36 @@ def test_a_former_owner_does_not_confirm_offsets_of_a_transaction_that_may_have_
         world.log.error = FencedShardEpochError("another coordinator has claimed the shard")
         with pytest.raises(NotCoordinatorError):
             await world.ask(add)
+
+    scenario(test)
+
+
+@pytest.mark.parametrize("verify_only", [True, False])
+def test_a_former_owner_does_not_confirm_a_partition_to_an_old_client(verify_only: bool) -> None:
+    """Under version 1 a marker has the epoch of the batches. If the transaction has ended, the partition's leader would
+    append the batch behind the marker, and no marker would follow."""
+
+    async def test(world: World) -> None:
+        producer = await world.producer()
+        await world.ask(AddPartitions("t", producer, frozenset({ONE}), 1))
+        again = AddPartitions("t", producer, frozenset({ONE}), 1, verify_only)
+        await world.ask(again)
+        world.log.error = FencedShardEpochError("another coordinator has claimed the shard")
+        with pytest.raises(NotCoordinatorError):
+            await world.ask(again)
+
+    scenario(test)
+
+
+def test_the_topic_of_transactions_is_not_part_of_one() -> None:
+    async def test(world: World) -> None:
+        owner = await world.ended(ONE)
+        stream = Stream()
+        handler = AddPartitionsStream(world.transactions, cast(Any, stream))
+        request = adding(1, owner, 1)
+        request.partitions[0].topic = "__transaction_state"
+        handler.on_request(message(request))
+        assert stream.answers == [(1, INVALID_TOPIC)]
 
     scenario(test)
 

@@ -3,6 +3,7 @@ they write."""
 
 from __future__ import annotations
 
+import itertools
 from itertools import count
 
 import pytest
@@ -379,6 +380,32 @@ class TestVersion1:
         shard.moved()
         assert shard.init(expected=producer) == renewed
 
+    @pytest.mark.parametrize("moves", [False, True])
+    @pytest.mark.parametrize("former", [0, 1, 2])
+    def test_a_fenced_producer_stays_fenced_after_its_successors_transaction(self, moves: bool, former: int) -> None:
+        """The successor's transaction ends without a new epoch. The epoch before it is that of the fenced producer, and
+        no identity that the successor had."""
+        shard = Shard(epoch_max=2)
+        for _ in range(former):
+            shard.init()  # the second one uses up the epochs of the producer id
+        refusals = (ProducerFencedError, InvalidProducerIdMappingError)
+        fenced = shard.init()
+        owner = shard.init()
+        for commit in (True, False):
+            shard.add(owner, ONE, version=1)
+            assert shard.end(owner, commit=commit, version=1) == owner
+            for is_marked in (False, True):
+                if is_marked:
+                    shard.mark()
+                if moves:
+                    shard.moved()
+                with pytest.raises(refusals):
+                    shard.init(expected=fenced)
+                for version, ends_so in itertools.product((1, 2), (True, False)):
+                    with pytest.raises(refusals):
+                        shard.end(fenced, commit=ends_so, version=version)
+            assert shard.end(owner, commit=commit, version=1) == owner, "a repeated request"
+
     def test_a_time_out_fences_the_producer(self) -> None:
         shard = Shard()
         producer = shard.init(timeout_ms=5_000)
@@ -496,6 +523,31 @@ class TestPrepared:
         assert shard.state() is S.ONGOING
         reply = shard.ask(InitProducerId("t", 1, keep_prepared=True, has_no_timeout=True))
         assert reply == ProducerIdReply(ProducerIdentity(1_000, 1), producer)
+
+    @pytest.mark.parametrize("epoch_max", [2, 32_767])
+    def test_a_producer_that_keeps_an_undecided_one_adds_nothing_to_it(self, epoch_max: int) -> None:
+        """The markers have the producer id of the transaction, and would not end what the new producer writes."""
+        shard = Shard(may_have_no_timeout=True, epoch_max=epoch_max)
+        shard.add(shard.init(has_no_timeout=True), ONE)
+        reply = shard.ask(InitProducerId("t", 1, keep_prepared=True, has_no_timeout=True))
+        assert isinstance(reply, ProducerIdReply)
+        with pytest.raises(InvalidTxnStateError, match="former producer: complete the transaction"):
+            shard.add(reply.identity, TWO)
+        assert reply.prepared is not None
+        shard.ask(CompleteTransaction("t", reply.prepared, commit=True))
+        shard.mark()
+        assert shard.state() is S.COMPLETE_COMMIT
+
+    def test_an_old_client_that_ends_a_kept_one_gets_the_identity_that_is_stored(self) -> None:
+        shard = Shard()
+        token = self.prepared(shard)
+        reply = shard.ask(InitProducerId("t", 60_000, keep_prepared=True))
+        assert isinstance(reply, ProducerIdReply)
+        owner = shard.end(reply.identity, version=1)
+        shard.mark()
+        with pytest.raises(ProducerFencedError):
+            shard.add(token, ONE, version=1)
+        shard.add(owner, ONE, version=1)
 
 
 def test_what_an_operator_asks() -> None:

@@ -410,6 +410,8 @@ def _partitions(names: Any) -> frozenset[TopicPartition]:
             raise InvalidRequestError(
                 f"{name.topic!r}-{name.partition} is not a partition: needs a topic and a number of 0 or more"
             )
+        if name.topic == TRANSACTIONS_TOPIC:
+            raise InvalidTopicError(f"{TRANSACTIONS_TOPIC} cannot be part of a transaction: only coordinators write it")
     return frozenset(TopicPartition(name.topic, name.partition) for name in names)
 
 

@@ -23,6 +23,7 @@ from headrace_core.errors import ConcurrentTransactionsError, HeadraceError, Req
 from headrace_core.metadata.shards import OFFSETS_TOPIC
 
 from ..transaction.messages import AddPartitions, DescribeSink, MarkersWritten, TransactionEnded, WriteMarkers
+from ..transaction.state import BUMPING_VERSION
 from ..transaction.transactions import TransactionsStateMachine
 from .runner import Done, ShardRunner, resolve
 from .shards import Shards
@@ -54,10 +55,13 @@ def _must_be_fenced(request: Any) -> bool:
     owner knows only the previous transaction, and mistakes the request for a repeated request to commit the previous
     transaction. The former owner would confirm a commit that never happens.
 
-    A former owner may confirm the partitions of a transaction that has already ended, because a partition's log refuses
-    the transaction's batches after the marker. A group shard does not keep the epoch of an ended transaction."""
+    Under transaction version 2, a former owner may confirm the partitions of a transaction that has already ended: a
+    partition's log refuses the transaction's batches after the marker, because the marker has a larger epoch. Under
+    transaction version 1 the marker has the same epoch, so the log would take a late batch behind the marker, and no
+    marker would follow. A group shard does not keep the epoch of an ended transaction."""
     if isinstance(request, AddPartitions):
-        return any(partition.topic == OFFSETS_TOPIC for partition in request.partitions)
+        is_kept_out = request.version >= BUMPING_VERSION
+        return not is_kept_out or any(partition.topic == OFFSETS_TOPIC for partition in request.partitions)
     return not isinstance(request, DescribeSink)
 
 

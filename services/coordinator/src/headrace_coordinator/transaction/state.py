@@ -125,10 +125,14 @@ class Transaction(NamedTuple):
         return self.state is TransactionState.ONGOING and (self.is_prepared or self.timeout_ms == NO_TIMEOUT_MS)
 
     def was_owned_by(self, identity: ProducerIdentity) -> bool:
-        """Whether the producer has used this identity before, so that its request may be a repeated request."""
-        if self.last_producer_epoch == NO_EPOCH:
-            return False
+        """Whether the producer has used this identity before, so that its request may be a repeated request.
+
+        If the transaction that ended last kept the owner's epoch (transaction version 1), the owner had no other
+        identity. The epoch before the owner's epoch then belongs to another producer, which InitProducerId has
+        fenced."""
         owner = self.owner
+        if self.last_producer_epoch == NO_EPOCH or self.ran_under == owner:
+            return False
         if owner.epoch == 0:  # assign a new producer id, because the epochs of the former id have run out
             return identity == self.ran_under
         return identity == (owner.producer_id, owner.epoch - 1)

@@ -338,6 +338,11 @@ class TransactionsStateMachine:
             raise InvalidTxnStateError(
                 f"transaction of {transactional_id!r} is prepared: complete the transaction before the next send"
             )
+        if is_open and before.owner != before.identity:  # markers would name the former producer
+            raise InvalidTxnStateError(
+                f"the open transaction of {transactional_id!r} is that of a former producer: complete the transaction "
+                "before the next send"
+            )
         if request.partitions <= there:
             return Decision()
         if request.verify_only:
@@ -483,10 +488,11 @@ class TransactionsStateMachine:
         forget_producer: bool = False,
     ) -> Decision:
         """Decide the transaction. ``is_fence``: another client than the producer asked for the end, so the epoch is
-        incremented under every transaction version. ``forget_producer``: the producer must not even learn the
-        transaction's outcome, because another producer replaces this producer."""
+        incremented under every transaction version. The epoch is also incremented if a new producer has taken over the
+        transaction (``keep_prepared``), because the batches have the former producer's epoch. ``forget_producer``: the
+        producer must not even learn the transaction's outcome, because another producer replaces this producer."""
         marker, owner = before.identity, before.owner
-        if is_fence or before.version >= BUMPING_VERSION:
+        if is_fence or before.version >= BUMPING_VERSION or owner != before.identity:
             if owner.producer_id != before.producer_id:
                 marker = ProducerIdentity(before.producer_id, before.producer_epoch + 1)
                 owner = ProducerIdentity(owner.producer_id, owner.epoch + 1)

@@ -30,7 +30,7 @@ from headrace_core.errors import (
     from_number,
 )
 from headrace_core.membership.node_links import NodeLinks
-from headrace_core.metadata.shards import OFFSETS_TOPIC, address_of, owner_of_shard
+from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, address_of, owner_of_shard
 from headrace_core.node.listeners import INTERNAL
 from headrace_core.rpc import ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX, pages
@@ -118,6 +118,9 @@ class MarkerSender:
         by_leader: dict[_Target | None, list[TopicPartition]] = {}
         unknown: list[TopicPartition] = []
         for partition in sorted(partitions):
+            if partition.topic == TRANSACTIONS_TOPIC:
+                unknown.append(partition)
+                continue
             try:
                 leader: _Target | None = self._leader_of(partition)
             except (LeaderNotAvailableError, CoordinatorNotAvailableError):
@@ -247,13 +250,16 @@ class MarkerSender:
         self, runner: ShardRunner, order: WriteMarkers, partitions: Collection[TopicPartition], backoff: Backoff
     ) -> None:
         """Guard: a partition that this coordinator does not know may be new. A partition counts as deleted only if the
-        metadata lacks the partition after a wait for current metadata. A deleted partition needs no marker."""
+        metadata lacks the partition after a wait for current metadata. A deleted partition needs no marker. Nor does a
+        partition of ``__transaction_state``: earlier releases let clients add such partitions to a transaction, and the
+        partition's leader refuses markers."""
         await self._wait_current()
         image = self._brokers.metadata.image
         gone = set()
         for partition in partitions:
             topic = image.topic(partition.topic)
-            if topic is None or partition.partition >= len(topic.partitions):
+            is_there = topic is not None and partition.partition < len(topic.partitions)
+            if partition.topic == TRANSACTIONS_TOPIC or not is_there:
                 gone.add(partition)
                 self._refusals.pop(partition, None)
         self._written(runner, order, frozenset(gone))
