@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import types
 from collections import Counter
 from collections.abc import Iterator
@@ -158,6 +159,34 @@ def test_a_replay_into_a_topic_that_is_gone_names_the_record(headrace: Any, admi
     with pytest.raises(ReplayError, match=r"never-created-0 at offset 7.*does not exist"):
         replay(dead, bootstrap_servers=headrace.bootstrap_servers)
     assert "never-created" not in admin.list_topics()
+
+
+def test_a_replay_refuses_a_record_that_retention_would_delete(headrace: Any, admin: Admin, make_topic: Any) -> None:
+    topic, dead = make_topic(1), make_topic(1)
+    hour_ms = 3_600_000
+    now_ms = int(time.time() * 1_000)
+    own = {"reason": "x", "topic": topic, "partition": 0, "offset": 7, "timestamp": now_ms - 2 * hour_ms, "tries": 0}
+    with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+        headers = [(PREFIX + name, str(text).encode()) for name, text in own.items()]
+        producer.send(dead, b"old", headers=headers).result(60)
+
+    def keep(**config: str) -> None:
+        admin.alter_configs({ConfigResource("topic", topic): {name.replace("_", "."): config[name] for name in config}})
+
+    def again() -> Replayed:
+        return replay(dead, bootstrap_servers=headrace.bootstrap_servers)
+
+    keep(retention_ms=str(hour_ms))
+    with pytest.raises(
+        ReplayError, match=rf"{topic}-0 at offset 7: the record is 7\d\d\d s old, and retention.ms=3600"
+    ):
+        again()
+    assert records_of(headrace, topic) == []
+    keep(retention_ms=str(2 * hour_ms))
+    with pytest.raises(ReplayError, match="before the pipeline reads it"):
+        again()
+    keep(retention_ms=str(3 * hour_ms))
+    assert again() == Replayed(sent=1), "the refused replays have handled nothing"
 
 
 def test_dead_letters_of_a_topic_that_was_created_again_are_no_repeats(headrace: Any, make_topic: Any) -> None:

@@ -32,6 +32,8 @@ BAD = {
     '{"user":"u","amount":true}': "amount: expected double, found boolean true",
     '{"user":"u","n":1.5}': "n: expected int, found decimal 1.5",
     '{"user":"u","n":3000000000}': "n: expected int, found bigint 3000000000",
+    '{"user":"u","amount":1e400}': 'amount: expected double, found double "Infinity"',
+    '{"user":"u","amount":-1e400}': 'amount: expected double, found double "-Infinity"',
     '{"user":"u","at":"soon"}': 'at: expected timestamp, found string "soon"',
     '{"user":"u","at":5}': "at: expected timestamp, found bigint 5",
     '{"user":"u","items":{"a":1}}': 'items: expected array, found object {"a":1}',

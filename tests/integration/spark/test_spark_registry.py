@@ -302,12 +302,17 @@ def test_json_schema_values_are_json_text(spark: Any, registry: SchemaRegistry) 
     assert ["id" in (row.reason or "") for row in found] == [False, True, True, False]
     assert found[0].reason is None
     assert found[3].reason is None
-    back = spark.sql("SELECT explode(array('{\"id\":1}', '{}')) AS t").coalesce(1)
+    exact = '{"id":1, "price":12345678901234567.89}'
+    found = frame_of(spark, [good[:5] + exact.encode()]).select(column.alias("found")).select("found.*").collect()
+    assert found[0].value == exact, "as it was written: a float has fewer digits"
+    back = spark.sql("SELECT explode(array('{\"id\":1}', '{}', 'null')) AS t").coalesce(1)
     made = back.select(to_registry("t", registry, subject="json-value", mode="permissive").alias("m")).select("m.*")
     rows = made.collect()
     assert json.loads(bytes(rows[0].value)[5:]) == {"id": 1}
     assert rows[1].value is None
     assert "required" in rows[1].reason
+    assert rows[2].value is None
+    assert "JSON text null; for a tombstone, use a null of the column" in rows[2].reason
 
 
 def test_protobuf_values_are_json_text(spark: Any, registry: SchemaRegistry) -> None:

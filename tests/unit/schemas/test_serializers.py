@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import json
+import math
 import pickle
 import time
 import uuid
@@ -15,6 +16,7 @@ from typing import Any
 
 import pydantic
 import pytest
+from google.protobuf import descriptor_pb2
 
 from headrace.errors import InvalidConfigError, SerializationError
 from headrace.schemas import (
@@ -533,6 +535,13 @@ def test_a_protobuf_serializer_of_one_class_takes_dicts(registry: SchemaRegistry
     assert ProtobufDeserializer(registry, shop.Customer)("t", write("t", {"name": "Ann"})) == shop.Customer(name="Ann")
     with pytest.raises(InvalidValueError, match=r"is not a headrace\.tests\.shop\.Customer"):
         write("t", {"nam": "Ann"})
+    for name in (math.inf, "\ud800", 7, [], {"a": object()}):
+        with pytest.raises(InvalidValueError, match=r"is not a headrace\.tests\.shop\.Customer"):
+            write("t", {"name": name})
+    kind = ProtobufSerializer(registry, descriptor_pb2.FieldDescriptorProto, auto_register_schemas=True)
+    for label in (math.inf, math.nan, "\ud800", 5_000_000_000, {}):
+        with pytest.raises(InvalidValueError, match=r"is not a google\.protobuf\.FieldDescriptorProto"):
+            kind("t", {"label": label})
     with pytest.raises(InvalidValueError, match=r"must be a headrace\.tests\.shop\.Customer or a dict, not Order"):
         write("t", shop.Order())
 

@@ -116,6 +116,9 @@ def test_special_offsets_in_a_batch_where_they_make_sense() -> None:
     "given",
     [
         {"startingTimestamp": "noon"},
+        {"startingTimestamp": "-1"},
+        {"startingTimestamp": "-2"},
+        {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'},
         {"startingOffsets": "somewhere"},
         {"startingOffsets": '{"t":5}'},
         {"startingOffsets": '{"t":{"0":true}}'},

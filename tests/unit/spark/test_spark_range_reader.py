@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace_core.errors import RequestTimedOutError, UnknownTopicOrPartitionError
+from headrace_core.errors import OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace_spark.errors import DataLossError
 from headrace_spark.planning import OffsetRange
 from headrace_spark.range_reader import next_available, read_range
@@ -115,6 +115,47 @@ class SilentCluster(MemoryCluster):
 def test_a_slow_cluster_is_no_loss() -> None:
     with pytest.raises(RequestTimedOutError):
         read(SilentCluster({T0: (0, 100)}), 10, 21, fail=False)
+
+
+class LaggingCluster(MemoryCluster):
+    """A new leader that has its high watermark only from its followers: until then offsets from 15 on do not exist for
+    readers."""
+
+    lags_for = 3
+
+    def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
+        if not self.lags_for:
+            yield from super().read(wanted, **asked)
+            return
+        self.lags_for -= 1
+        if wanted.start < 15:
+            yield from super().read(wanted._replace(end=15), **asked)
+        raise OffsetOutOfRangeError("the range ends at 21, but the log ends at 15")
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_records_that_a_new_leader_does_not_return_yet_are_no_loss(
+    fail: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert read(LaggingCluster({T0: (0, 100)}), 10, 21, fail=fail) == list(range(10, 21))
+    assert not caplog.records
+
+
+def test_a_leader_that_lags_for_longer_than_the_time_limit_is_an_error_but_no_loss() -> None:
+    cluster, clock = LaggingCluster({T0: (0, 100)}), [0.0]
+    cluster.lags_for = 1_000
+    batches = read_range(
+        cluster,
+        OffsetRange("t", 0, 10, 21),
+        columns=("offset",),
+        fail_on_data_loss=False,
+        timeout_ms=1_000,
+        now=lambda: clock[0],
+        sleep=lambda s: clock.__setitem__(0, clock[0] + s),
+    )
+    with pytest.raises(OffsetOutOfRangeError):
+        list(batches)
+    assert 1.0 < clock[0] < 1.2
 
 
 class DeletedTopicCluster(MemoryCluster):

@@ -284,4 +284,8 @@ def _value(variant: Column, kind: DataType) -> Column:
         fits = found == "BOOLEAN"
     else:
         fits = found == "STRING"
-    return F.when(fits, F.try_variant_get(variant, "$", kind.simpleString()))
+    value = F.try_variant_get(variant, "$", kind.simpleString())
+    if isinstance(kind, FloatType | DoubleType):
+        # JSON has no infinity: Spark converts a number beyond the type's range, such as 1e400, to Infinity.
+        fits &= F.abs(value) < F.lit(float("inf"))
+    return F.when(fits, value)

@@ -12,15 +12,20 @@ After a crash the next replay continues where the last transaction ended. If a s
 second replay fences the first replay. A source position may occur twice in the dead-letter topic, because an
 at-least-once sink has repeated a batch. A position that occurs twice is replayed once: a replay reads the headers of
 the whole topic, and remembers the positions.
+
+**Retention does not delete a replayed record before the pipeline reads it.** The record keeps its timestamp, and
+``retention.ms`` of the source topic counts from this timestamp. A replay refuses a record that would be too old.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headrace import Consumer, Producer, Record, TopicPartition
-from headrace.errors import UnknownTopicOrPartitionError
+from headrace import Admin, ConfigResource, Consumer, Producer, Record, TopicPartition
+from headrace.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 
 from .access import Access
@@ -30,7 +35,11 @@ from .topics import records_in_topic
 
 #: Largest request of a replay; brokers accept requests of up to 16 MiB.
 REQUEST_BYTES = 16_000_000
+#: A replayed record must be younger than ``retention.ms`` by this time, in which the pipeline reads the record.
+READ_WITHIN_MS = 600_000
 _TRIES = PREFIX + "tries"
+
+logger = logging.getLogger(__name__)
 
 
 def is_replayed(record: Record) -> bool:
@@ -121,9 +130,9 @@ def replay(
     other dead letters, and later replays do not return to the skipped dead letters. To replay a topic from its start
     again, delete the group ``<topic>.replay``.
 
-    Raises ReplayError, which names the source position, if a source topic does not exist or refuses a record;
-    InvalidArgumentError; and the client's errors. Replayed records stay committed after an error; call ``replay`` again
-    to continue.
+    Raises ReplayError, which names the source position, if a source topic does not exist, refuses a record, or would
+    delete a record because of its age; InvalidArgumentError; and the client's errors. Replayed records stay committed
+    after an error; call ``replay`` again to continue.
     """
     if tries_max < 1:
         raise InvalidArgumentError(f"tries_max={tries_max}: must be 1 or more")
@@ -139,7 +148,9 @@ def replay(
             auto_offset_reset="earliest",
         ) as consumer,
         Producer(access.producer(), transactional_id=group, max_request_size=REQUEST_BYTES) as producer,
+        Admin(access.admin()) as admin,
     ):
+        sources = _Sources(consumer, admin)
         producer.init_transactions()  # ends the transaction of a replay that died, so that its offsets are not pending
         begun = _progress(consumer, topic)
         seen: set[tuple[str, int, int, int]] = set()
@@ -168,7 +179,7 @@ def replay(
             ends = {TopicPartition(topic, record.partition): record.offset + 1 for record in records}
             progress = {each: end for each, end in ends.items() if end > begun.get(each, 0)}
             if progress:
-                _send(producer, consumer, wanted, progress)
+                _send(producer, consumer, sources, wanted, progress)
                 for name in Replayed.__slots__:
                     setattr(done, name, getattr(done, name) + getattr(handled, name))
     return done
@@ -201,20 +212,72 @@ def _progress(consumer: Consumer, topic: str) -> dict[TopicPartition, int]:
     return {each: at.offset for each, at in committed.items() if at is not None}
 
 
+class _Sources:
+    """The source topics of a replay."""
+
+    def __init__(self, consumer: Consumer, admin: Admin) -> None:
+        self._consumer, self._admin = consumer, admin
+        self._partitions: dict[str, int] = {}
+        self._retention_ms: dict[str, int] = {}
+
+    def partitions(self, topic: str) -> int:
+        if topic not in self._partitions:
+            self._partitions[topic] = len(self._consumer.partitions_for(topic))
+        return self._partitions[topic]
+
+    def check_age(self, letter: DeadLetter, now_ms: int) -> None:
+        """Raise ReplayError if retention would delete the record before a pipeline reads the record."""
+        kept_ms = self._retention_of(letter.topic)
+        if 0 <= kept_ms < now_ms - letter.timestamp_ms + READ_WITHIN_MS:
+            age_s = (now_ms - letter.timestamp_ms) // 1_000
+            raise ReplayError(
+                f"cannot replay {_position(letter)}: the record is {age_s} s old, and retention.ms={kept_ms} of the "
+                "topic would delete the record before the pipeline reads it; set a larger retention.ms until the "
+                "pipeline has read the record, or leave the record out with only="
+            )
+
+    def _retention_of(self, topic: str) -> int:
+        """``retention.ms`` of a topic; -1 if the topic deletes no old records, or if its configuration may not be
+        read."""
+        if topic not in self._retention_ms:
+            resource = ConfigResource("topic", topic)
+            try:
+                config = self._admin.describe_configs([resource])[resource]
+            except TopicAuthorizationFailedError as error:
+                logger.warning(
+                    "cannot read retention.ms of the topic %r, so the age of replayed records is not checked: %s",
+                    topic,
+                    error,
+                )
+                self._retention_ms[topic] = -1
+            else:
+                deletes = "delete" in str(config["cleanup.policy"].value)
+                by_append = config["message.timestamp.type"].value == "LogAppendTime"
+                self._retention_ms[topic] = int(config["retention.ms"].value) if deletes and not by_append else -1
+        return self._retention_ms[topic]
+
+
+def _position(letter: DeadLetter) -> str:
+    return f"{letter.topic}-{letter.partition} at offset {letter.offset}"
+
+
 def _send(
-    producer: Producer, consumer: Consumer, letters: list[DeadLetter], progress: dict[TopicPartition, int]
+    producer: Producer,
+    consumer: Consumer,
+    sources: _Sources,
+    letters: list[DeadLetter],
+    progress: dict[TopicPartition, int],
 ) -> None:
     """Send the records and the group's progress in one transaction."""
-    counts: dict[str, int] = {}
+    now_ms = int(time.time() * 1_000)
     current: DeadLetter | None = None
     try:
         with producer.transaction():
             futures = []
             for letter in letters:
                 current = letter
-                if letter.topic not in counts:
-                    counts[letter.topic] = len(consumer.partitions_for(letter.topic))
-                partition = letter.partition if letter.partition < counts[letter.topic] else None
+                partition = letter.partition if letter.partition < sources.partitions(letter.topic) else None
+                sources.check_age(letter, now_ms)
                 future = producer.send(
                     letter.topic,
                     value=letter.value,
@@ -231,9 +294,9 @@ def _send(
             current = None
             producer.send_offsets(progress, group=consumer.group_metadata())
     except HeadraceError as error:
-        if current is None:
+        if current is None or isinstance(error, ReplayError):
             raise
-        where = f"{current.topic}-{current.partition} at offset {current.offset}"
+        where = _position(current)
         if isinstance(error, UnknownTopicOrPartitionError):
             raise ReplayError(
                 f"cannot replay {where}: the topic {current.topic!r} does not exist; create it, or leave its dead "

@@ -239,17 +239,31 @@ def _limit(options: Mapping[str, str], end: str, default: Limit) -> OffsetLimit:
     if name.lower() in options:
         text = options[name.lower()].strip()
         try:
-            return OffsetLimit(Limit.TIMESTAMP, timestamp_ms=int(text))
+            time_ms = int(text)
         except ValueError:
             raise InvalidConfigError(f"{name}={text!r}: must be one whole number, milliseconds since 1970") from None
+        _refuse_before_1970(name, time_ms, end)
+        return OffsetLimit(Limit.TIMESTAMP, timestamp_ms=time_ms)
     name = f"{end}OffsetsByTimestamp"
     if name.lower() in options:
-        return OffsetLimit(Limit.TIMESTAMPS, parse_timestamps(name, options[name.lower()].strip()))
+        times = parse_timestamps(name, options[name.lower()].strip())
+        for time_ms in times.values():
+            _refuse_before_1970(name, time_ms, end)
+        return OffsetLimit(Limit.TIMESTAMPS, times)
     name = f"{end}Offsets"
     text = options.get(name.lower(), default.value).strip()
     if text.lower() in ("earliest", "latest"):
         return OffsetLimit(Limit(text.lower()))
     return OffsetLimit(Limit.OFFSETS, parse_offsets(name, text))
+
+
+def _refuse_before_1970(option: str, time_ms: int, end: str) -> None:
+    """Refuse negative times, because -1 and -2 mean the latest and the earliest offset in a request for offsets."""
+    if time_ms < 0:
+        raise InvalidConfigError(
+            f"{option}: the time {time_ms} must be 0 or more, milliseconds since 1970; for the first or the last "
+            f"offset set {end}Offsets to earliest or latest"
+        )
 
 
 def _check_batch(starting: OffsetLimit, ending: OffsetLimit) -> None:

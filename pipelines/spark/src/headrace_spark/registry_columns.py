@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from headrace.schemas import (
+    InvalidValueError,
     RegisteredSchema,
     RegistryUnavailableError,
     ResolvedSchema,
@@ -199,14 +200,19 @@ class _Reading(_Shipped):
         if kind is SchemaType.AVRO:
             return _AvroReader(self._registry, self._reader, self._subject)
         from headrace.schemas import JsonDeserializer, ProtobufDeserializer
+        from headrace.schemas.wire import HEADER_BYTES
 
         topic = _topic(self._subject)
-        reader = (
-            JsonDeserializer(self._registry)
-            if kind is SchemaType.JSON
-            else ProtobufDeserializer(self._registry, into=dict)
-        )
-        return _Each(lambda data: json.dumps(reader.deserialize(topic, data), separators=(",", ":")), StringType())
+        if kind is SchemaType.JSON:
+            as_json = JsonDeserializer(self._registry)
+
+            def checked(data: bytes) -> str:
+                as_json.deserialize(topic, data)
+                return data[HEADER_BYTES:].decode()  # the written text: a number parsed as a float loses digits
+
+            return _Each(checked, StringType())
+        as_dict = ProtobufDeserializer(self._registry, into=dict)
+        return _Each(lambda data: json.dumps(as_dict.deserialize(topic, data), separators=(",", ":")), StringType())
 
 
 class _Writing(_Shipped):
@@ -226,9 +232,20 @@ class _Writing(_Shipped):
         topic, schema_id = _topic(self._registered.subject), self._registered.id
         if kind is SchemaType.JSON:
             as_json = JsonSerializer(self._registry, use_schema_id=schema_id)
-            return _Each(lambda text: as_json.serialize(topic, json.loads(text)), BinaryType())
+            return _Each(lambda text: as_json.serialize(topic, _parsed(topic, text)), BinaryType())
         as_message = ProtobufSerializer(self._registry, _first_message(self._resolved), use_schema_id=schema_id)
-        return _Each(lambda text: as_message.serialize(topic, json.loads(text)), BinaryType())
+        return _Each(lambda text: as_message.serialize(topic, _parsed(topic, text)), BinaryType())
+
+
+def _parsed(topic: str, text: str) -> Any:
+    """The value of JSON text. Raises InvalidValueError for the text null, which a serializer would write as a tombstone
+    (a record that deletes its key)."""
+    value = json.loads(text)
+    if value is None:
+        raise InvalidValueError(
+            "the value is the JSON text null; for a tombstone, use a null of the column instead", topic=topic
+        )
+    return value
 
 
 def _topic(subject: str) -> str:

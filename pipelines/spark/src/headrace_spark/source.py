@@ -99,8 +99,8 @@ def prepare_workers() -> None:
 
 
 class HeadraceBatchReader(RangeTask, DataSourceReader):
-    """A bounded read from the starting to the ending offsets. The offsets of a batch query are resolved when Spark
-    plans the query."""
+    """A bounded read from the starting to the ending offsets. The offsets are resolved when Spark plans the first query
+    of a loaded DataFrame or view. Spark keeps this plan for all later queries of the same DataFrame or view."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema, streaming=False)

@@ -28,6 +28,10 @@ from .protobuf_files import (
 from .registry import SchemaRegistry
 from .serde import SchemaDeserializer, SchemaSerializer, SerializerSettings, Writing, named
 
+#: What ParseDict raises for a dict that is not a message. Besides ParseError these are errors that it does not convert:
+#: OverflowError for an enum of 1e400, and SystemError for a text with half of a surrogate pair.
+_NOT_A_MESSAGE = (json_format.ParseError, ArithmeticError, LookupError, SystemError, TypeError, ValueError)
+
 
 class ProtobufSerializer(SchemaSerializer):
     """Writes messages of generated Protobuf classes.
@@ -89,7 +93,7 @@ class ProtobufSerializer(SchemaSerializer):
         if self._class is not None and isinstance(value, Mapping):
             try:
                 return json_format.ParseDict(dict(value), self._class())
-            except json_format.ParseError as error:
+            except _NOT_A_MESSAGE as error:
                 raise InvalidValueError(
                     f"the {self._field} is not a {self._class.DESCRIPTOR.full_name}: {error}",
                     topic=topic,
