@@ -211,9 +211,7 @@ class Reading:
             assigned = self.assigned(tp)
             if not assigned.paused:
                 assigned.paused = self._dirty = True
-                if self.current is not None and self.current[0].assigned is assigned:
-                    self._hold(*self.current, first=True)
-                    self.current = None
+                self._hold_taken(assigned)
 
     def resume(self, partitions: Named) -> None:
         self.check_open()
@@ -224,20 +222,33 @@ class Reading:
                 self._dirty = True
                 self._resumed.extend(self._held.pop(tp, ()))
 
-    def _hold(self, item: Slice, iterator: RecordIterator | None, *, first: bool = False) -> None:
-        queue = self._held.setdefault(item.assigned.tp, deque())
-        if first:
-            if iterator is not None:
-                item.assigned.position = iterator.position
-            queue.appendleft((item, iterator))
-        else:
-            queue.append((item, iterator))
+    def _hold_taken(self, assigned: Assigned) -> None:
+        """Hold the partition's current slice, and behind it its slices in ``_resumed``. Slices that stayed in
+        ``_resumed`` would come before the current slice if the next resume came before a poll."""
+        held: deque[tuple[Slice, RecordIterator | None]] = deque()
+        if self.current is not None and self.current[0].assigned is assigned:
+            assigned.position = self.current[1].position
+            held.append(self.current)
+            self.current = None
+        held.extend(entry for entry in self._resumed if entry[0].assigned is assigned)
+        if held:
+            self._resumed = deque(entry for entry in self._resumed if entry[0].assigned is not assigned)
+            self._held[assigned.tp] = held
+            self._limit_held(assigned)
+
+    def _hold(self, item: Slice, iterator: RecordIterator | None) -> None:
+        """Hold a slice of a paused partition, behind the partition's held slices."""
+        self._held.setdefault(item.assigned.tp, deque()).append((item, iterator))
+        self._limit_held(item.assigned)
+
+    def _limit_held(self, assigned: Assigned) -> None:
+        """Drop the slices of the partition if too many bytes are held, and fetch them again later: repeated pauses must
+        not fill the memory."""
         kept = sum(entry[0].size for some in (self._resumed, *self._held.values()) for entry in some)
-        # Repeated pauses must not fill the memory: drop the slice, and fetch it again later.
         if kept > self.inbox.max_bytes:
-            position = self.known_position(item.assigned.tp)
-            self._void(item.assigned)
-            item.assigned.position = position
+            position = self.known_position(assigned.tp)
+            self._void(assigned)
+            assigned.position = position
 
     def known_position(self, tp: TopicPartition) -> int | None:
         """The partition's position; None until it has been looked up."""
