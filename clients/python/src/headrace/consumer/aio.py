@@ -489,8 +489,9 @@ class AsyncConsumer(ConsumerFace):
         return AwaitableDict(self._core.reading.partition_values())
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, and close the connections.
-        ``timeout`` in seconds."""
+        """Revoke the group's partitions (``on_revoked``, auto-commit), wait for the commits in flight (of
+        ``commit_async``), leave the group, and close the connections. ``timeout`` in seconds; a commit that has not
+        ended in this time raises RequestTimedOutError (the outcome is unknown)."""
         await self._close(timeout, commits=True)
 
     async def _close(self, timeout: float, *, commits: bool) -> None:

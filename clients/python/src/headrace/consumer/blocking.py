@@ -492,8 +492,9 @@ class Consumer(ConsumerFace):
         return self._core.reading.partition_values()
 
     def close(self, timeout: float = 30.0) -> None:
-        """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, and close the connections.
-        ``timeout`` in seconds."""
+        """Revoke the group's partitions (``on_revoked``, auto-commit), wait for the commits in flight (of
+        ``commit_async``), leave the group, and close the connections. ``timeout`` in seconds; a commit that has not
+        ended in this time raises RequestTimedOutError (the outcome is unknown)."""
         self._close(timeout, commits=True)
 
     def _close(self, timeout: float, *, commits: bool) -> None:

@@ -24,6 +24,7 @@ A record is auto-committed only after the caller has asked for the next record.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -38,15 +39,18 @@ from headrace_core.errors import (
     IllegalStateError,
     InvalidArgumentError,
     InvalidGroupIdError,
+    RequestTimedOutError,
     UnknownMemberIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..engine.client import Engine
 from ..engine.coordinators import Coordinators
+from ..engine.io_thread import closed_error
 from ..group.commits import NO_MEMBER, Commits, GroupOffsets, Who
 from ..group.member import NOTHING, Assign, Failed, Lost, Parts, PauseCause, Resumed, Revoke, Subscription, Suspended
 from ..group.membership import LEAVE_S, Membership
@@ -197,6 +201,9 @@ class GroupConsumer:
         self._membership.has_trouble = self._has_trouble
         self._membership.begins_to_wait = reading.interrupt
         self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of)
+        #: The tasks of the commits in flight; the timeout of each task ends its commit when the consumer is closed.
+        self._in_flight: dict[asyncio.Task[Any], asyncio.Timeout] = {}
+        self._has_ended = False
         self._topic_ids: tuple[Parts, dict[TopicPartition, bytes]] = NOTHING, {}
         self._changing = asyncio.Lock()  # a join waits until an earlier leave has ended
         self._arrivals: set[asyncio.Task[None]] = set()
@@ -447,33 +454,31 @@ class GroupConsumer:
             self._progress.forget(partitions)
 
     def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
-        """Steps of unsubscribe and close: revoke all partitions, then leave the group. ``commits`` is False to skip the
-        auto-commit, because the last records were not processed. ``timeout_s``: time limit of all steps; the
-        auto-commit leaves a part of this time for the leave request."""
+        """Steps of unsubscribe and close: revoke all partitions, wait for the commits in flight, then leave the group.
+        ``commits`` is False to skip the auto-commit, because the last records were not processed. ``timeout_s``: time
+        limit of all steps; the commits leave a part of this time for the leave request."""
         if self._is_leaving:
             return
+        commits_s = float("inf") if timeout_s is None else max(timeout_s - LEAVE_S - 1.0, timeout_s / 2)
+        commits_until = time.monotonic() + commits_s
         if self.subscription is None:  # without a subscription, the program itself has assigned the partitions (if any)
             if commits:
                 yield from self._commit_at_last(sorted(self._reading.partitions))
+            yield from self._finish_commits(commits_until)
             return
         self._is_leaving = True
         self.seen_at = time.monotonic()
         self._commits_itself = self._commits_itself and commits
-        if timeout_s is not None:
-            self._commit_timeout_s = min(max(timeout_s - LEAVE_S - 1.0, timeout_s / 2), self._commit_timeout_s)
+        self._commit_timeout_s = min(commits_s, self._commit_timeout_s)
         try:
             try:
-                yield from self.steps()
-            except Exception as failure:
-                # (``self.error`` was raised to the caller, or the caller makes no call that could raise it)
-                if failure is not self.error:
-                    logger.exception(
-                        "group %r: the consumer could not leave cleanly; the coordinator removes it after its "
-                        "session timeout",
-                        self.group_id,
-                    )
-            yield from self._commit_at_last(sorted(self._reading.partitions))
-            yield from self._let_go(sorted(self._reading.partitions), None)
+                yield from self._revoke_all()
+            except Exception:  # on_revoked failed; the program's commits must not be lost, too
+                yield from self._finish_commits(commits_until)
+                raise
+            # Wait after on_revoked, which may commit, and before the leave request: the coordinator refuses the commits
+            # of a member that has left.
+            yield from self._finish_commits(commits_until)
         finally:
             try:
                 yield OnIoThread(self._leave())
@@ -493,6 +498,27 @@ class GroupConsumer:
                 self._reading.inbox.open_until(float("inf"))
                 self._commits_itself = self._auto_commits
                 self._commit_timeout_s = self._engine.request_timeout_s
+
+    def _revoke_all(self) -> Steps:
+        try:
+            yield from self.steps()
+        except Exception as failure:
+            # (``self.error`` was raised to the caller, or the caller makes no call that could raise it)
+            if failure is not self.error:
+                logger.exception(
+                    "group %r: the consumer could not leave cleanly; the coordinator removes it after its "
+                    "session timeout",
+                    self.group_id,
+                )
+        yield from self._commit_at_last(sorted(self._reading.partitions))
+        yield from self._let_go(sorted(self._reading.partitions), None)
+
+    def _finish_commits(self, until: float) -> Steps:
+        """Wait for the commits in flight (of ``commit_async``, and auto-commits) until ``until`` (time.monotonic()).
+        After an earlier leave request or an earlier end of the connections, these commits would be lost."""
+        # If the time is over, ``end`` ends the commits.
+        with contextlib.suppress(TimeoutError):
+            yield OnIoThread(self._until_none_in_flight(until))
 
     def metric_values(self) -> dict[str, float]:
         """Metrics: the time since when no records are returned (0: not paused), and a gauge per cause, which is 1 for
@@ -558,7 +584,29 @@ class GroupConsumer:
         if self.subscription is not None:
             await self._leave()
         self._membership.close()
+        await self._end_commits()
         self._commits.close()
+
+    async def _until_none_in_flight(self, until: float) -> None:
+        while self._in_flight and (left_s := until - time.monotonic()) > 0:
+            await asyncio.wait(set(self._in_flight), timeout=None if left_s == float("inf") else left_s)
+
+    async def _end_commits(self) -> None:
+        """End the commits in flight with an error. Otherwise, the end of the connections would cancel a commit, and a
+        commit between two attempts would open new connections."""
+        self._has_ended = True
+        if not self._in_flight:
+            return
+        logger.warning(
+            "group %r: the consumer was closed with %s in flight, so their outcome is unknown; raise the timeout of "
+            "close(), or check the coordinators with `headrace doctor`",
+            self.group_id,
+            counted(len(self._in_flight), "commit"),
+        )
+        now = asyncio.get_running_loop().time()
+        for limit in self._in_flight.values():
+            limit.reschedule(now)
+        await asyncio.wait(set(self._in_flight))
 
     def _released(self, ticket: int) -> None:
         self._membership.member.released(ticket)
@@ -572,11 +620,31 @@ class GroupConsumer:
         final: tuple[type[HeadraceError], ...] = (),
         traceparent: str | None = None,
     ) -> None:
-        """``reported_losses``: the number of partition losses that the caller knew when it chose the offsets."""
+        """``reported_losses``: the number of partition losses that the caller knew when it chose the offsets. Raises
+        RequestTimedOutError (the outcome is unknown) if the consumer is closed before the commit has ended."""
         refusal = self._why_lost(reported_losses)
         if refusal is not None:
             raise refusal
-        await self._commits.commit(offsets, timeout_s, final, traceparent)
+        if self._has_ended:
+            raise closed_error("consumer")
+        task, limit = asyncio.current_task(), asyncio.timeout(None)
+        assert task is not None
+        try:
+            async with limit:
+                self._in_flight[task] = limit
+                await self._commits.commit(offsets, timeout_s, final, traceparent)
+                return
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            del self._in_flight[task]
+            # Drop the task: the traceback of the commit's error keeps this frame.
+            del task, limit
+        raise RequestTimedOutError(
+            f"committing to {self.group_id!r}: the consumer was closed before the coordinator answered, so the commit "
+            "may or may not have taken effect; raise the timeout of close()"
+        )
 
     async def _end_auto_commits(self) -> None:
         """Stop auto-commits permanently, because an auto-commit would also commit the records of an aborted
@@ -606,9 +674,10 @@ class GroupConsumer:
             await self._commit(positions, reported_losses, final=DELETED)
         except HeadraceError as error:
             self._committed = {}  # the auto-commit is retried even if nothing is read before the retry
-            logger.warning(
-                "group %r: the auto-commit failed; the next auto-commit repeats it: %s", self.group_id, error
-            )
+            if not self._has_ended:  # (``_end_commits`` has logged it)
+                logger.warning(
+                    "group %r: the auto-commit failed; the next auto-commit repeats it: %s", self.group_id, error
+                )
 
     def _settle(self) -> None:
         """Pass the member's new events on to the consumer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import (
     BufferTimeoutError,
+    ClosedError,
     DeliveryTimeoutError,
     HeadraceError,
     IllegalStateError,
@@ -83,6 +85,8 @@ class ProducerCore:
         self.sender.accumulator = self.accumulator
         self.engine.metadata.listeners.append(self._on_snapshot)
         self._closing = threading.Lock()
+        #: The result of ``shut_down``, which runs once; None until a close has sent the remaining records.
+        self._ending: concurrent.futures.Future[None] | None = None
         self._flushing = threading.Lock()
         self.transactions: Transactions | None = None
         if config["transactional.id"] is not None:
@@ -355,49 +359,65 @@ class ProducerCore:
         )
 
     def close(self, timeout_s: float | None) -> None:
-        """Flush, then close. Records that have no outcome after ``timeout_s`` fail, with a warning."""
+        """Abort the open transaction, flush, then close. Records that have no outcome after ``timeout_s`` fail, with a
+        warning. An interrupted close (Ctrl-C) ends at once: it fails the remaining records, and closes. A repeated
+        close completes what an interrupted close has left."""
         refuse_to_wait()
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None
-        if self.transactions is not None:
-            with contextlib.suppress(TimeoutError):
-                self.engine.io.run(self.transactions.close(), timeout_s)
         try:
+            if (transactions := self.transactions) is not None:
+                with contextlib.suppress(TimeoutError, ClosedError):  # ClosedError: another thread's close was faster
+                    self.engine.io.run(transactions.close(), timeout_s)
             self.flush(timeout_s)
         except DeliveryTimeoutError as error:
             left = error
         finally:
-            self.end_close(left)
-            self.engine.io.run(self.shut_down(), 10)
+            try:
+                self.end_close(left)
+            finally:  # also if the program turns warnings into errors
+                self._end().result(10)
 
     async def close_async(self, timeout_s: float | None) -> None:
-        """Close the producer like ``close``, from another event loop."""
+        """Close the producer like ``close``, from another event loop. A cancelled close is an interrupted close."""
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None
-        if self.transactions is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self.engine.io.run_async(self.transactions.close())
         try:
+            if (transactions := self.transactions) is not None:
+                with contextlib.suppress(TimeoutError, ClosedError):
+                    async with asyncio.timeout(timeout_s):
+                        await self.engine.io.run_async(transactions.close())
             await self.flush_async(timeout_s)
         except DeliveryTimeoutError as error:
             left = error
         finally:
-            self.end_close(left)
-            await self.engine.io.run_async(self.shut_down())
+            try:
+                self.end_close(left)
+            finally:
+                await asyncio.shield(asyncio.wrap_future(self._end()))
 
     def _begin_close(self) -> bool:
+        """Refuse further sends. Returns whether the caller must complete the close: also in a repeated close, because
+        the first close may have been interrupted anywhere."""
         with self._closing:
-            if self.accumulator.state in (CLOSED, FORKED):
+            if self.accumulator.state == FORKED:
                 return False
             self.accumulator.state = CLOSED
         forget(self)
         self.accumulator.space_freed()
         if not self.engine.is_used:
             self._release()
-        return self.engine.is_used
+        return self.engine.is_used and not (self._ending is not None and self._ending.done())
+
+    def _end(self) -> concurrent.futures.Future[None]:
+        """Start ``shut_down``, unless a close has started it. An interruption of the caller does not interrupt
+        ``shut_down``."""
+        with self._closing:
+            if self._ending is None:
+                self._ending = self.engine.io.submit(self.shut_down())
+            return self._ending
 
     def end_close(self, left: HeadraceError | None) -> None:
         """Log a warning if records without an outcome are dropped at close."""
