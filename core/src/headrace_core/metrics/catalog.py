@@ -513,7 +513,7 @@ DIR_OFFLINE = _ours(
 # -- brokers: credit -------------------------------------------------------------------------------------------------
 
 PRODUCE_IN_FLIGHT = _ours(
-    Kind.GAUGE, "produce_in_flight_bytes", BROKER, "Bytes of Produce requests that the broker has not answered yet."
+    Kind.GAUGE, "produce_in_flight_bytes", BROKER, "Bytes of Produce requests whose records are not in the log yet."
 )
 PRODUCE_IN_FLIGHT_MAX = _ours(
     Kind.GAUGE,

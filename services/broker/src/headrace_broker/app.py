@@ -622,7 +622,7 @@ class Broker:
     async def _drain(self) -> None:
         """Wait until every request in progress has ended, for at most DRAIN_S."""
         drained = asyncio.Event()
-        self.context.budget.when_empty(drained.set)
+        self.context.unanswered.when_empty(drained.set)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await drained.wait()

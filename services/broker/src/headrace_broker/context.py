@@ -14,7 +14,7 @@ from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.quotas import QuotaManager
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
-from .budget import ByteBudget, UnreadAnswers
+from .budget import ByteBudget, UnansweredRequests, UnreadAnswers
 from .bulk_turns import BulkTurns
 from .client_limits import NewConnections
 from .controller_link import REQUEST_TIMEOUT_MS
@@ -38,7 +38,7 @@ class BrokerLimits:
     #: Maximum bytes of unanswered requests on one produce stream; above the maximum the broker stops reading the
     #: stream.
     stream_bytes_max: int = 16 * 1024 * 1024
-    #: Maximum bytes of unanswered requests on all produce streams of the broker together.
+    #: Maximum bytes of requests on all produce streams of the broker together whose records are not in the log yet.
     in_flight_bytes_max: int = 64 * 1024 * 1024
     #: Timeout in milliseconds of requests that set no timeout (request.timeout.ms).
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -113,6 +113,7 @@ class BrokerContext:
     #: Makes the spans of this broker; None if the broker exports no traces.
     traces: BrokerTraces | None = None
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
+    unanswered: UnansweredRequests = field(default_factory=UnansweredRequests)
     quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
     connections: NewConnections = field(init=False)  #: The quota of new connections.
     #: All open streams: for produce and fetch requests of clients and coordinators, for replication, and for markers.

@@ -6,10 +6,15 @@ writer calls back, and the last partition to finish queues the answer. Once the 
 append happens even if the stream ends, so a cancellation never leaves half a write.
 
 Back-pressure: the broker does not read a stream while the bytes of the stream's requests in progress are above
-``stream_bytes_max``. The broker also stops reading a stream while all requests together exceed the broker's budget. A
-client that leaves answers unread, or is over a quota (client_limits.py), stops the reading of its stream, too. A
-produce request counts as in progress until the broker has answered the request and has written its records to the log.
-A request that timed out counts as in progress while its records wait for the disk.
+``stream_bytes_max``. The broker also stops reading a stream while the requests in memory together exceed the broker's
+budget. A client that leaves answers unread, or is over a quota (client_limits.py), stops the reading of its stream,
+too.
+
+A produce request is *in progress* until the broker has answered the request and has written its records to the log. A
+request that timed out is in progress while its records wait for the disk. A request is *in memory* only until its
+records are in the log. A request that waits for followers is therefore no part of the broker's budget (``ByteBudget``):
+a partition that commits nothing must not stop the producers of other partitions. Such a request still keeps names and
+the state of its partitions (``UnansweredRequests``).
 """
 
 from __future__ import annotations
@@ -63,6 +68,13 @@ _DURABILITY = {
 #: While a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker does not read the client's
 #: stream.
 UNREAD_BYTES_MAX = 1024 * 1024
+#: Approximate memory in bytes of one partition of an unanswered request whose records are in the log, without its name.
+KEPT_BYTES = 2048
+#: While the unanswered requests of all streams keep too many bytes (``UnansweredRequests``), the broker does not read a
+#: stream whose own unanswered requests keep more than KEPT_BYTES_MAX bytes.
+KEPT_BYTES_MAX = 1024 * 1024
+#: Entry of ``_Pending.in_memory`` for the request's message itself, while the broker reads the message.
+_MESSAGE = -1
 #: Reasons why the broker does not read a produce stream: a limit of the stream or of all streams, unread answers, or a
 #: client's quota. After a large request, the stream also waits for its turn (``BulkTurns``).
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
@@ -168,7 +180,9 @@ class _Pending(Expiring):
         "correlation_id",
         "faults_left",
         "in_memory",
-        "is_over",
+        "is_in_memory",
+        "is_worthless",
+        "kept",
         "local_s",
         "order",
         "partitions",
@@ -179,7 +193,6 @@ class _Pending(Expiring):
         "started_s",
         "stream",
         "throttle_s",
-        "worthless",
     )
 
     def __init__(self, stream: ProduceStream, correlation_id: int, acks: int, partitions: list[TopicPartition]) -> None:
@@ -198,19 +211,27 @@ class _Pending(Expiring):
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
+        #: Approximate bytes that the request keeps after its records were written, until it is answered.
+        self.kept = KEPT_BYTES * len(partitions) + sum([len(partition.topic) for partition in partitions])
         self.faults_left = _FAULTS_MAX
         self.started_s = time.perf_counter()  #: Time at which the request arrived.
         self.local_s = 0.0  #: Time at which all records of the request were in the log; 0 before that time.
         self.throttle_s = 0.0  #: Seconds that the client must wait because of a quota.
-        self.worthless = 0  #: Number of the request's partitions that were refused because their records are invalid.
+        self.is_worthless = True  #: Whether each partition that is done was refused because its records are invalid.
+        #: Whether the request needs no answer any more: the broker has sent the answer, or the stream has ended.
         self.answered = False
-        #: Indexes in the request of the partitions whose records are not yet in the log.
-        self.in_memory: set[int] = set()
-        #: Whether the broker has subtracted the bytes of this request from the bytes of unanswered requests.
-        self.is_over = False
+        #: Indexes in the request of the partitions whose records are not yet in the log, and ``_MESSAGE``.
+        self.in_memory: set[int] = {_MESSAGE}
+        #: Whether the bytes of this request are a part of the broker's budget.
+        self.is_in_memory = True
 
     def expire(self) -> None:
         self.stream.expired(self)
+
+    def free_answer(self) -> None:
+        """Free what only the answer needs. The callbacks of appends keep this object until the records are committed,
+        which may be long after the client has its answer or has gone."""
+        self.partitions, self.order, self.results, self.replicas = [], [], [], []
 
 
 class _Held:
@@ -237,7 +258,9 @@ class ProduceStream(StreamHandler[Any]):
         "_holds",
         "_in_flight",
         "_in_flight_bytes",
+        "_is_closed",
         "_is_packed",
+        "_kept_bytes",
         "_local_times",
         "_remote_times",
         "_stream",
@@ -264,8 +287,10 @@ class ProduceStream(StreamHandler[Any]):
         times = broker.metrics.client_times if writers is Writers.CLIENTS else broker.metrics.internal_times
         self._times, self._local_times = times.of(_REQUEST), times.local_of(_REQUEST)
         self._remote_times = times.remote_of(_REQUEST)
-        self._in_flight = 0
+        self._in_flight: set[_Pending] = set()
         self._in_flight_bytes = 0
+        self._kept_bytes = 0
+        self._is_closed = False
         self._holds = 0  # reasons why the stream is not read, as bits (see ``pause``)
         self._appending: dict[Hashable, int] = {}  # number of appends in progress by ``_Pending.order``
         self._held: dict[Hashable, deque[_Held]] = {}
@@ -298,13 +323,23 @@ class ProduceStream(StreamHandler[Any]):
             raise InvalidRequestError(f"produce request {request.correlation_id} names no partition")
         if request.timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
-        broker, acks, transactional_id = self._broker, request.acks, request.transactional_id
         records = [item.records for item in items]  # read the records once, because each access copies them
         partitions = [TopicPartition(item.topic, item.partition) for item in items]
-        pending = _Pending(self, request.correlation_id, acks, partitions)
+        pending = _Pending(self, request.correlation_id, request.acks, partitions)
         record_bytes = sum(map(len, records))
         pending.size = max(record_bytes, size)  # size of the whole request, including names
         self._begin(pending, record_bytes)
+        try:
+            self._append_all(request, pending, records, record_bytes)
+        finally:
+            self._freed(pending, _MESSAGE)
+            if self._is_closed:  # the call ended while this message was on the way from the reader
+                self._abandon()
+
+    def _append_all(self, request: Any, pending: _Pending, records: list[bytes], record_bytes: int) -> None:
+        """Check the request, and pass the records of its partitions to the replicas."""
+        broker, acks, transactional_id = self._broker, pending.acks, request.transactional_id
+        items, partitions = request.partitions, pending.partitions
         if self._brake is not None:
             pending.throttle_s = self._brake.produced(pending.size)
         refused = self._refusal_of_all(pending, record_bytes)
@@ -337,7 +372,8 @@ class ProduceStream(StreamHandler[Any]):
                 replica = broker.partitions.leader(partitions[index])
                 check_topic_id(replica.leader, item.topic_id)
                 pending.in_memory.add(index)
-                done: Done = partial(self._appended, pending, index, replica)
+                order = pending.order[index]
+                done: Done = partial(self._appended, pending, index, order, replica)
                 trace = None
                 if traces is not None and item.traceparent:
                     trace = traces.append(partitions[index], item.traceparent, len(records[index]))
@@ -362,7 +398,6 @@ class ProduceStream(StreamHandler[Any]):
                 self._refused(pending, index, error)
             else:
                 pending.replicas[index] = replica
-                order = pending.order[index]
                 self._appending[order] = self._appending.get(order, 0) + 1
 
     def _transaction_of(self, request: Any, records: bytes) -> ProducerTransaction:
@@ -402,16 +437,28 @@ class ProduceStream(StreamHandler[Any]):
         return None
 
     def is_idle(self) -> bool:
-        return self._in_flight == 0
+        return not self._in_flight
 
     def on_written(self) -> None:
         if self._holds & _UNREAD_ANSWERS and self._stream.queued_bytes <= UNREAD_BYTES_MAX // 2:
             self._release(_UNREAD_ANSWERS)
 
     def on_closed(self) -> None:
+        self._is_closed = True
         self._broker.budget.forget(self)
+        self._abandon()
         if self._brake is not None:
             self._brake.close()
+
+    def _abandon(self) -> None:
+        """Free what the requests in progress keep for their answers, because the stream has ended. Requests in memory
+        stay a part of the broker's budget until their records are in the log."""
+        self._held.clear()
+        for pending in list(self._in_flight):
+            self._broker.deadlines.discard(pending)
+            pending.answered = True
+            pending.free_answer()
+            self._end(pending)
 
     # -- back-pressure (ByteBudget's Pausable) -----------------------------------------------------------------------
 
@@ -436,40 +483,61 @@ class ProduceStream(StreamHandler[Any]):
         broker = self._broker
         broker.metrics.produce_requests.value += 1
         broker.metrics.produce_bytes.value += record_bytes
-        self._in_flight += 1
+        self._in_flight.add(pending)
         self._in_flight_bytes += pending.size
-        if self._in_flight_bytes > broker.limits.stream_bytes_max:
+        self._kept_bytes += pending.kept
+        broker.unanswered.add(pending.kept)
+        if self._has_too_many():
             self._hold(_OWN_LIMIT)
         broker.budget.take(pending.size, self)
 
-    def _end(self, pending: _Pending) -> None:
-        """Subtract the request's bytes from the bytes in progress, if the broker has answered the request and its
-        records are in the log."""
-        if pending.is_over or not pending.answered or pending.in_memory:
-            return
-        pending.is_over = True
+    def _has_too_many(self) -> bool:
+        """Whether the stream's requests in progress exceed a limit of the stream."""
         broker = self._broker
-        self._in_flight -= 1
+        if self._in_flight_bytes > broker.limits.stream_bytes_max:
+            return True
+        return broker.unanswered.is_full and self._kept_bytes > KEPT_BYTES_MAX
+
+    def _freed(self, pending: _Pending, index: int) -> None:
+        """Called when the memory of one partition's records, or of the message, is free. If the whole request is no
+        longer in memory, its bytes return to the broker's budget."""
+        pending.in_memory.discard(index)
+        if pending.in_memory or not pending.is_in_memory:
+            return
+        pending.is_in_memory = False
+        self._broker.budget.give_back(pending.size)
+        self._end(pending)
+
+    def _end(self, pending: _Pending) -> None:
+        """End the request's progress, if the broker has answered the request and its records are in the log."""
+        if pending.is_in_memory or not pending.answered or pending not in self._in_flight:
+            return
+        self._in_flight.remove(pending)
         self._in_flight_bytes -= pending.size
-        if self._holds & _OWN_LIMIT and self._in_flight_bytes <= broker.limits.stream_bytes_max:
+        self._kept_bytes -= pending.kept
+        self._broker.unanswered.remove(pending.kept)
+        if self._holds & _OWN_LIMIT and not self._has_too_many():
             self._release(_OWN_LIMIT)
-        broker.budget.give_back(pending.size)
         if not self._in_flight:
             self._stream.check_idle()
 
     def _written(self, pending: _Pending, index: int) -> None:
         """Called when the records of one partition are in the log, and wait for other replicas."""
-        pending.in_memory.discard(index)
+        self._freed(pending, index)
         if not pending.in_memory:
             pending.local_s = time.perf_counter()
-        self._end(pending)
 
     def _appended(
-        self, pending: _Pending, index: int, replica: LeaderReplica, outcome: AppendInfo | HeadraceError
+        self,
+        pending: _Pending,
+        index: int,
+        order: Hashable,
+        replica: LeaderReplica,
+        outcome: AppendInfo | HeadraceError,
     ) -> None:
-        """Called when ``acks`` is satisfied for one partition, or cannot be satisfied."""
-        pending.in_memory.discard(index)
-        order = pending.order[index]
+        """Called when ``acks`` is satisfied for one partition, or cannot be satisfied. ``order``: the append's
+        ``_Pending.order``."""
+        self._freed(pending, index)
         if isinstance(outcome, HeadraceError):
             self._failed(pending, index, outcome)
         else:
@@ -504,15 +572,17 @@ class ProduceStream(StreamHandler[Any]):
             del self._held[order]
 
     def _succeeded(self, pending: _Pending, index: int, replica: LeaderReplica, outcome: AppendInfo) -> None:
-        partition = pending.partitions[index]
-        pending.results[index] = produce_pb2.ProducePartitionResult(
-            topic=partition.topic,
-            partition=partition.partition,
-            base_offset=outcome.base_offset,
-            log_append_time_ms=outcome.log_append_time_ms,
-            log_start_offset=replica.leader.log_start,
-            durability=_DURABILITY[replica.log.config.flush],
-        )
+        pending.is_worthless = False
+        if not pending.answered:
+            partition = pending.partitions[index]
+            pending.results[index] = produce_pb2.ProducePartitionResult(
+                topic=partition.topic,
+                partition=partition.partition,
+                base_offset=outcome.base_offset,
+                log_append_time_ms=outcome.log_append_time_ms,
+                log_start_offset=replica.leader.log_start,
+                durability=_DURABILITY[replica.log.config.flush],
+            )
         self._one_done(pending)
 
     def _failed(self, pending: _Pending, index: int, error: HeadraceError) -> None:
@@ -520,13 +590,14 @@ class ProduceStream(StreamHandler[Any]):
         metrics.produce_errors.value += 1
         times = metrics.client_times if self._writers is Writers.CLIENTS else metrics.internal_times
         times.failed(_REQUEST, error.code)
-        partition = pending.partitions[index]
-        pending.worthless += error.code in _WORTHLESS
-        if pending.acks == produce_pb2.ACKS_NONE:
-            logger.debug("produce to %s with acks NONE failed: %s", partition, error)
-        pending.results[index] = result = self._result_of(partition, error)
-        del result.record_faults[pending.faults_left :]
-        pending.faults_left -= len(result.record_faults)
+        pending.is_worthless &= error.code in _WORTHLESS
+        if not pending.answered:
+            partition = pending.partitions[index]
+            if pending.acks == produce_pb2.ACKS_NONE:
+                logger.debug("produce to %s with acks NONE failed: %s", partition, error)
+            pending.results[index] = result = self._result_of(partition, error)
+            del result.record_faults[pending.faults_left :]
+            pending.faults_left -= len(result.record_faults)
         self._one_done(pending)
 
     def _result_of(self, partition: TopicPartition, error: HeadraceError) -> Any:
@@ -550,7 +621,7 @@ class ProduceStream(StreamHandler[Any]):
         if pending.remaining:
             return
         self._broker.deadlines.discard(pending)
-        if pending.worthless == len(pending.partitions) and self._writers is Writers.CLIENTS:
+        if pending.is_worthless and self._writers is Writers.CLIENTS:
             if self._is_packed:
                 self._stream.punish_one(pending.size, partial(self._finish, pending))
                 return
@@ -582,14 +653,14 @@ class ProduceStream(StreamHandler[Any]):
 
     def expired(self, pending: _Pending) -> None:
         """Called when the timeout of the produce request is over: answer at once. Records that were appended before the
-        timeout stay in the log, and may still be committed. Records that are in the log no longer count as bytes in
-        progress. A high watermark that does not advance in one partition must not block the client's other
-        partitions."""
+        timeout stay in the log, and may still be committed. The request is then over for the client, so a high
+        watermark that does not advance in one partition does not block the client's other partitions."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))
             for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))
         ]
         self._answer(pending, results)
+        pending.free_answer()
         self._end(pending)
 
     def _late_error(self, pending: _Pending, index: int) -> HeadraceError:
