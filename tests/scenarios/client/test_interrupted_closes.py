@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -61,7 +60,7 @@ def interrupt(when: threading.Event) -> threading.Thread:
 
     def press() -> None:
         assert when.wait(LIMIT_S)
-        time.sleep(0.05)
+        threading.Event().wait(0.05)  # so that the main thread waits for the answer
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
@@ -188,7 +187,7 @@ def test_repeated_close_completes_a_close_that_was_interrupted_before_its_first_
 
 
 def test_close_during_another_close_ends_with_it(fake: Any, silent: Coordinator) -> None:
-    """The second close has less patience: it ends the first close, which must not raise an error."""
+    """The second close has a shorter timeout: it ends the first close, which must not raise an error."""
     out = Producer(bootstrap_servers=fake.bootstrap_servers, transactional_id="payments")
     out.begin_transaction()
     out.send("t", b"v").result(LIMIT_S)
