@@ -49,8 +49,10 @@ def checked_by_hand(old: MetadataImage, new: MetadataImage) -> dict[str, object]
 
 
 def test_it_names_exactly_what_differs(rng: random.Random) -> None:
-    differences = 0
-    for _ in range(25):
+    differences = rounds = 0
+    while rounds < 25 or differences <= 10:  # some 25 histories differ in few partitions
+        rounds += 1
+        assert rounds < 1_000, "the histories hardly differ"
         records, new = any_history(rng, rng.randrange(2, 150))
         cut = rng.randrange(len(records))
         old = EMPTY_IMAGE.apply(records[:cut], cut, 1)
@@ -66,7 +68,6 @@ def test_it_names_exactly_what_differs(rng: random.Random) -> None:
         assert all(delta.removed_topics[each] is old.topics[each] for each in delta.removed_topics)
         differences += len(delta.partitions)
         assert MetadataDelta.between(new, later).empty, "an equal image differs"
-    assert differences > 10
 
 
 def test_a_few_changes_among_a_hundred_thousand_partitions_are_found_at_once() -> None:
