@@ -187,6 +187,12 @@ def test_a_replay_refuses_a_record_that_retention_would_delete(headrace: Any, ad
         again()
     keep(retention_ms=str(3 * hour_ms))
     assert again() == Replayed(sent=1), "the refused replays have handled nothing"
+    own |= {"offset": 8, "timestamp": int(time.time() * 1_000)}
+    with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+        headers = [(PREFIX + name, str(text).encode()) for name, text in own.items()]
+        producer.send(dead, b"new", headers=headers).result(60)
+    keep(retention_ms="300000")
+    assert again() == Replayed(sent=1), "a new record, although the topic keeps records only for a short time"
 
 
 def test_dead_letters_of_a_topic_that_was_created_again_are_no_repeats(headrace: Any, make_topic: Any) -> None:

@@ -312,7 +312,7 @@ def test_json_schema_values_are_json_text(spark: Any, registry: SchemaRegistry) 
     assert rows[1].value is None
     assert "required" in rows[1].reason
     assert rows[2].value is None
-    assert "JSON text null; for a tombstone, use a null of the column" in rows[2].reason
+    assert "JSON text null; to write a tombstone, set the column to NULL" in rows[2].reason
 
 
 def test_protobuf_values_are_json_text(spark: Any, registry: SchemaRegistry) -> None:

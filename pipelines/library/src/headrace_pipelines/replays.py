@@ -35,7 +35,8 @@ from .topics import records_in_topic
 
 #: Largest request of a replay; brokers accept requests of up to 16 MiB.
 REQUEST_BYTES = 16_000_000
-#: A replayed record must be younger than ``retention.ms`` by this time, in which the pipeline reads the record.
+#: A replayed record must be younger than ``retention.ms`` by this time, in which the pipeline reads the record. If
+#: ``retention.ms`` is short, half of it suffices: otherwise not even a new record could be replayed.
 READ_WITHIN_MS = 600_000
 _TRIES = PREFIX + "tries"
 
@@ -228,7 +229,7 @@ class _Sources:
     def check_age(self, letter: DeadLetter, now_ms: int) -> None:
         """Raise ReplayError if retention would delete the record before a pipeline reads the record."""
         kept_ms = self._retention_of(letter.topic)
-        if 0 <= kept_ms < now_ms - letter.timestamp_ms + READ_WITHIN_MS:
+        if 0 <= kept_ms < now_ms - letter.timestamp_ms + min(READ_WITHIN_MS, kept_ms // 2):
             age_s = (now_ms - letter.timestamp_ms) // 1_000
             raise ReplayError(
                 f"cannot replay {_position(letter)}: the record is {age_s} s old, and retention.ms={kept_ms} of the "

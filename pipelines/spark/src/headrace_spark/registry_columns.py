@@ -243,7 +243,7 @@ def _parsed(topic: str, text: str) -> Any:
     value = json.loads(text)
     if value is None:
         raise InvalidValueError(
-            "the value is the JSON text null; for a tombstone, use a null of the column instead", topic=topic
+            "the value is the JSON text null; to write a tombstone, set the column to NULL", topic=topic
         )
     return value
 

@@ -60,8 +60,7 @@ def _must_be_fenced(request: Any) -> bool:
     transaction version 1 the marker has the same epoch, so the log would take a late batch behind the marker, and no
     marker would follow. A group shard does not keep the epoch of an ended transaction."""
     if isinstance(request, AddPartitions):
-        is_kept_out = request.version >= BUMPING_VERSION
-        return not is_kept_out or any(partition.topic == OFFSETS_TOPIC for partition in request.partitions)
+        return request.version < BUMPING_VERSION or any(each.topic == OFFSETS_TOPIC for each in request.partitions)
     return not isinstance(request, DescribeSink)
 
 

@@ -340,8 +340,8 @@ class TransactionsStateMachine:
             )
         if is_open and before.owner != before.identity:  # markers would name the former producer
             raise InvalidTxnStateError(
-                f"the open transaction of {transactional_id!r} is that of a former producer: complete the transaction "
-                "before the next send"
+                f"the open transaction of {transactional_id!r} belongs to the former producer: complete the "
+                "transaction before the next send"
             )
         if request.partitions <= there:
             return Decision()
