@@ -17,7 +17,9 @@ class SecuredKafka(KafkaBroker):
         """``keys``: more of the broker's configuration, with _ for dots."""
         super().__init__(directory)
         names = list(users)
-        self.secured = f"127.0.0.1:{free_port()}"
+        port = free_port()
+        self.secured = f"127.0.0.1:{port}"
+        self._ports.append(port)
         known = " ".join(f'user_{name}="{password}"' for name in names)
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         old = self._config.read_text()

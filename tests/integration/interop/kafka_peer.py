@@ -64,8 +64,10 @@ class KafkaBroker:
         self.directory = directory
         self.data = directory / "data"
         self._libs = jars()
-        self._port, controller = free_port(), free_port()
-        self.bootstrap = f"127.0.0.1:{self._port}"
+        port, controller = free_port(), free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        #: The ports of all listeners for clients.
+        self._ports = [port]
         self._config = directory / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
         properties = {
@@ -104,7 +106,7 @@ class KafkaBroker:
     # ---------------------------------------------------------------- the process
 
     def start(self) -> None:
-        """Wait until Kafka answers."""
+        """Wait until every listener for clients is open: Kafka opens them one after the other."""
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", DIES_WITH_US, *self._java("kafka.Kafka", str(self._config), heap="512m")],
@@ -113,13 +115,14 @@ class KafkaBroker:
                 stdin=subprocess.DEVNULL,
             )
         deadline = time.monotonic() + 90
-        while True:
+        closed = list(self._ports)
+        while closed:
             assert self._process.poll() is None, f"Kafka ended: {self.log()[-2000:]}"
             if time.monotonic() >= deadline:
-                raise NotInTimeError(f"Kafka does not serve: {self.log()[-2000:]}")
+                raise NotInTimeError(f"Kafka does not serve at {closed}: {self.log()[-2000:]}")
             try:
-                socket.create_connection(("127.0.0.1", self._port), 1).close()
-                return
+                socket.create_connection(("127.0.0.1", closed[0]), 1).close()
+                del closed[0]
             except OSError:
                 time.sleep(0.05)
 
