@@ -223,6 +223,21 @@ def test_offsets_of_a_topic_that_is_not_there_say_so_soon(fake: Any, monkeypatch
         assert time.monotonic() - begun < 60
 
 
+def test_error_of_a_missing_topic_is_over_when_the_topic_is_there(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "UNKNOWN_TOPIC_GRACE_S", 0.05)
+    fill(fake, 10)
+    later = TopicPartition("later", 0)
+    with consumer(fake, retry_backoff_max_ms=20) as inp:
+        inp.assign([T0, later])
+        fetcher = inp._core.reading.fetcher
+        inp._core.reading.sync()
+        until(lambda: later in fetcher.tracked and fetcher.tracked[later].told, "an error waits for a poll")
+        fake.create("later")
+        until(lambda: fetcher.tracked[later].link, "the topic's partition is fetched")
+        fill(fake, 10, topic="later")
+        assert len(read(inp, 20)) == 20  # without an error
+
+
 def test_what_the_io_thread_finds_never_writes_the_callers_position(fake: Any) -> None:
     fill(fake, 10)
     with consumer(fake) as inp:

@@ -273,14 +273,23 @@ class Fetcher:
             self.engine.metadata.invalidate()
             self._homeless[tp] = None
             return
+        if tracked.told is not None:
+            tracked.told.generation = -1  # the error is over: if no poll has raised it yet, none shall
+            tracked.told = None
         tracked.link = link
         link.add(tracked)
 
     def tell(self, tracked: Tracked, error: HeadraceError) -> None:
         """Let the caller's poll raise ``error``, after the poll has returned the records that were fetched before the
-        error."""
+        error. If a poll has not yet raised the partition's last retriable error, a further one is dropped: the errors
+        of a missing topic must not pile up in the queue of a consumer that polls seldom."""
+        if error.retriable and tracked.told is not None and not tracked.told.is_raised:
+            return
         at = tracked.fetch_at if tracked.fetch_at is not None else -1
-        self.inbox.put(Slice(tracked.assigned, tracked.generation, at, at, error=error))
+        item = Slice(tracked.assigned, tracked.generation, at, at, error=error)
+        if error.retriable:
+            tracked.told = item
+        self.inbox.put(item)
 
     async def close(self) -> None:
         if self._placer is not None:

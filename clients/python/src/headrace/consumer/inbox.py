@@ -79,9 +79,10 @@ class Assigned:
 class Slice:
     """Whole batches of one partition, from ``fetch_offset`` to ``next_offset``; the first batch may begin below
     ``fetch_offset``. ``parts`` has the batches that the consumer may read; a part is one or more batches. ``size`` is
-    the size in bytes of the fetched data, which the parts keep in memory."""
+    the size in bytes of the fetched data, which the parts keep in memory. With an ``error``, the Slice has no batches:
+    the error is raised when the Slice is read, and then ``is_raised`` is True."""
 
-    __slots__ = ("assigned", "error", "fetch_offset", "generation", "next_offset", "parts", "size")
+    __slots__ = ("assigned", "error", "fetch_offset", "generation", "is_raised", "next_offset", "parts", "size")
 
     def __init__(
         self,
@@ -99,7 +100,8 @@ class Slice:
         self.next_offset = next_offset
         self.parts = parts
         self.size = size
-        self.error = error  # the error that is raised in place of records when this slice is read
+        self.error = error
+        self.is_raised = False
 
 
 class Inbox:

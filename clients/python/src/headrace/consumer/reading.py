@@ -66,6 +66,8 @@ class Reading:
         # Slices (fetched batches of one partition) that the consumer returns before the slices of the inbox.
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
         self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that are stopped until a seek
+        # The Slice whose retriable error ``next_slice`` raised last; None after a Slice with records.
+        self._failed: Slice | None = None
         self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow
         self._generation = 0
         self._dirty = False
@@ -291,24 +293,51 @@ class Reading:
 
     def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
         """The next Slice (fetched batches of one partition) to read records from, and its iterator if the consumer has
-        begun to read the Slice. If a partition has failed, its error is raised in place of its next Slice."""
-        while True:
-            if self._resumed:
-                item, iterator = self._resumed.popleft()
-            else:
-                taken = self.inbox.take()
-                if taken is None:
-                    self._raise_standing()
-                    return None
-                item, iterator = taken, None
-            if item.assigned.paused:
-                self._hold(item, iterator)
-                continue
-            if item.error is not None:
-                if not item.error.retriable:
-                    self._errors[item.assigned.tp] = item.error
-                raise item.error
-            return item, iterator
+        begun to read the Slice. If a partition has failed, its error is raised in place of its next Slice.
+
+        After a retriable error, the next Slice with records comes before further retriable errors. So partitions that
+        cannot be read, however many they are, do not keep the caller from the records of the others.
+        """
+        passed: list[Slice] = []
+        try:
+            while True:
+                if self._resumed:
+                    item, iterator = self._resumed.popleft()
+                else:
+                    taken = self.inbox.take()
+                    if taken is None:
+                        if passed:
+                            self._raise(passed.pop(0))
+                        self._raise_standing()
+                        return None
+                    item, iterator = taken, None
+                if item.assigned.paused:
+                    self._hold(item, iterator)
+                elif item.error is None:
+                    self._failed = None
+                    return item, iterator
+                elif self._failed is not None and item.error.retriable:
+                    passed.append(item)
+                else:
+                    self._raise(item)
+        finally:
+            self.inbox.slices.extendleft(reversed(passed))
+
+    def _raise(self, item: Slice) -> None:
+        assert item.error is not None
+        if item.error.retriable:
+            self._failed = item
+        else:
+            self._errors[item.assigned.tp] = item.error
+        item.is_raised = True
+        raise item.error.with_traceback(None)
+
+    def _raise_later(self, error: Exception) -> None:
+        """Let the next call raise ``error``, because the caller gets records from this one."""
+        if self._failed is not None and self._failed.error is error:
+            self._failed.is_raised = False
+            self.inbox.slices.appendleft(self._failed)
+            self._failed = None
 
     def _raise_standing(self) -> None:
         """Raise the error of a partition that has stopped: at each poll, after the fetched records of all other
@@ -357,7 +386,8 @@ class Reading:
         Raises WouldWait when a deserializer waits for the schema registry.
 
         If ``drain`` returns records instead of an error, the error occurs again at the next call. A damaged Slice stays
-        the current Slice, the error of a stopped partition is kept in ``_errors``, and a retriable error occurs again.
+        the current Slice, the error of a stopped partition is kept in ``_errors``, and the Slice of a retriable error
+        is queued again.
         """
         out: list[Record] = []
         traces = self.traces
@@ -376,9 +406,10 @@ class Reading:
                     continue
                 if not self.plain:
                     taken = self._deserialized(taken)
-            except (HeadraceError, WouldWait):
+            except (HeadraceError, WouldWait) as error:
                 if not out:
                     raise
+                self._raise_later(error)
                 break
             if not out:
                 out = taken
@@ -452,9 +483,10 @@ class Reading:
         while size < max_bytes:
             try:
                 found = self.next_slice()
-            except HeadraceError:
+            except HeadraceError as error:
                 if not taken:
                     raise
+                self._raise_later(error)
                 break
             if found is None:
                 break

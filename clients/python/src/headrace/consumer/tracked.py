@@ -10,7 +10,7 @@ from headrace_core.types import TopicPartition
 
 from ..engine.client import Engine
 from ..metrics import Metrics
-from .inbox import Assigned, Inbox
+from .inbox import Assigned, Inbox, Slice
 from .read_epochs import ReadEpochs
 
 #: Looks up the group's committed (offset, leader epoch) of each partition, within a timeout in seconds; None for a
@@ -49,6 +49,7 @@ class Tracked:
         "placing",
         "reset",
         "retry_at",
+        "told",
         "valid_from",
     )
 
@@ -72,6 +73,7 @@ class Tracked:
         self.valid_from = 0  # responses to requests before this number are for an old position
         self.attempts = 0
         self.retry_at = 0.0
+        self.told: Slice | None = None  # the Slice with the partition's last retriable error
 
     def learn_epoch(self, leader_epoch: int) -> None:
         """Note the partition's leader epoch in the metadata. A newer leader epoch ends the partition's pause after a
