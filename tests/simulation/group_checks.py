@@ -381,7 +381,7 @@ class GroupChecks:
                 shard: Shard = runner.shard
                 if shard.name != str(log.partition) or shard.state is not ShardState.SERVING:
                     continue
-                if shard._flying is not None or shard._gathering.count or not log.has_only_claims_from(shard._end):
+                if shard._flying is not None or shard._gathering or not log.has_only_claims_from(shard._end):
                     continue
                 if log.end != log.committed or shard.claim.shard_epoch != self.truths[log.partition.partition].claim[0]:
                     continue

@@ -254,7 +254,7 @@ class TxnChecks(BrokerChecks):
                 if not isinstance(state_machine, TransactionsStateMachine) or not runner.is_serving:
                     continue
                 log, shard = self.world.logs[int(runner.shard.name.rpartition("-")[2])], runner.shard
-                if log.end != log.committed or shard._flying is not None or shard._gathering.count:
+                if log.end != log.committed or shard._flying is not None or shard._gathering:
                     continue
                 replayed = TransactionsStateMachine(lambda: 0)
                 for batch in log.batches:

@@ -3,7 +3,7 @@ depends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from headrace_coordinator.runtime.claims import Claim, decode_claim, encode_claim, is_claim
 from headrace_coordinator.runtime.shard import (
     ANY_END,
+    APPEND_BYTES_MAX,
     BATCH_BYTES_MAX,
     PAUSE_MS,
     PAUSE_MS_MAX,
@@ -39,9 +40,14 @@ from headrace_core.errors import (
     UnknownMemberIdError,
     UnknownServerError,
 )
+from headrace_core.records import encode_batch
 from headrace_core.unexpected import request_id_of
 
 CLAIM = Claim(shard_epoch=3, coordinator_id=1, coordinator_epoch=77)
+
+
+def encoded(batch: Sequence[ShardRecord]) -> bytes:
+    return encode_batch(((0, record.key, record.value, None) for record in batch), base_sequence=3)
 
 
 class Notes:
@@ -299,9 +305,54 @@ def test_a_decision_is_never_cut_and_one_of_independent_records_is() -> None:
         ("apart", Decision(apart, is_atomic=False)),
     ):
         scene.shard.ask(ticket, decision, 0)
-    scene.commit()
-    batches = [[record.key for record in batch] for batch in scene.appends[0].batches]
-    assert batches == [[b"h"], [b"t0", b"t1"], [b"s0", b"s1"], [b"s2", b"s3"], [b"s4"]]
+    appends = []
+    while scene.appends:
+        appends.append([[record.key for record in batch] for batch in scene.appends[0].batches])
+        scene.commit()
+    assert appends[1:] == [[[b"h"], [b"t0", b"t1"]], [[b"s0", b"s1"], [b"s2"]], [[b"s3", b"s4"]]]
+    assert {"half", "together", "apart"} <= scene.answers.keys()
+
+
+def test_what_gathers_during_an_append_is_divided_into_appends_that_a_leader_accepts() -> None:
+    scene = Scene().load()
+    scene.ask("first", "write", b"a", b"1")
+    count, value = 40, b"x" * 100_000
+    for number in range(count):
+        scene.ask(number, "write", b"%d" % number, value)
+    sizes = []
+    for _ in range(count):
+        scene.commit()
+        if not scene.appends:
+            break
+        assert len(scene.answers) < count, "the last requests wait for the last append"
+        sizes.append(sum(len(encoded(batch)) for batch in scene.appends[0].batches))
+    assert sum(sizes) > count * len(value)
+    assert max(sizes) <= APPEND_BYTES_MAX
+    assert list(scene.answers) == ["first", *range(count)], "answers keep the order of the requests"
+
+
+def test_tombstones_that_need_several_appends_are_answered_after_the_last_one() -> None:
+    scene = Scene().load()
+    keys = [b"%d" % number + b"k" * 60 for number in range(2 * APPEND_BYTES_MAX // 60)]
+    scene.state_machines[-1].handle = lambda request, now_ms: request  # type: ignore[assignment, method-assign]
+    scene.shard.ask("gone", Decision(tuple(ShardRecord(key, None) for key in keys), "done", is_atomic=False), 0)
+    scene.turn()
+    while scene.appends:
+        assert "gone" not in scene.answers
+        assert sum(len(encoded(batch)) for batch in scene.appends[0].batches) <= APPEND_BYTES_MAX
+        scene.commit()
+    assert scene.answers == {"gone": "done"}
+    assert [key for key, _ in scene.log if not is_claim(key)] == keys
+
+
+def test_a_failed_append_fails_the_requests_of_all_later_appends_too() -> None:
+    scene = Scene().load()
+    for number in range(30):
+        scene.ask(number, "write", b"%d" % number, b"x" * 100_000)
+    scene.fail(NotEnoughReplicasError("too few"))
+    assert list(scene.answers) == list(range(30))
+    assert {type(each) for each in scene.answers.values()} == {CoordinatorNotAvailableError}
+    assert not scene.appends
 
 
 def test_more_than_fits_is_refused_before_it_is_decided() -> None:

@@ -9,8 +9,8 @@ fenced. The module is pure: the runner carries out the actions of ``ready`` and 
     any of them: a smaller epoch than the leader's ---> FENCED        the shard is another coordinator's ---> RESIGNED
 
 At most one append is in flight. Requests that arrive during an append are decided and applied to the state machine at
-once; their records are collected for the next append. Replies, refusals, reads and pushes wait until every earlier
-decision is committed, because they may depend on earlier decisions.
+once; their records are collected for the next appends, of at most ``APPEND_BYTES_MAX`` each. Replies, refusals, reads
+and pushes wait until every earlier decision is committed, because they may depend on earlier decisions.
 
     ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
                                                                                   ready -> Append(b, c)
@@ -28,6 +28,7 @@ about an earlier attempt are ignored.
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -49,6 +50,12 @@ from .claims import Claim, encode_claim, is_claim
 #: refuses clients' requests, but never internal updates (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
 BATCH_BYTES_MAX = 512 * 1024  #: Maximum bytes of keys and values in a batch; far below the topic's max.message.bytes.
+#: Maximum bytes of records in an append: as many as the largest batch may have (OffsetSettings.commit_bytes_max). A
+#: leader that accepts this batch therefore accepts each append. A leader refuses an append above
+#: socket.request.max.bytes, and a refused append costs the shard its state.
+APPEND_BYTES_MAX = 1_000_000
+#: Maximum bytes of a record in a batch in addition to key and value: lengths, deltas and attributes.
+_RECORD_OVERHEAD_BYTES = 32
 #: First and longest pause in milliseconds before a coordinator claims a shard again. The pause before a claim doubles
 #: with each failed claim.
 PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
@@ -131,6 +138,35 @@ class _Flight:
         self.count = 0
         self._last_bytes = 0
 
+    def has_room(self, count: int, size: int) -> bool:
+        """Whether ``count`` records of ``size`` bytes fit into the append. Records that share a batch always fit into
+        an empty append."""
+        encoded = self.bytes + size + _RECORD_OVERHEAD_BYTES * (self.count + count)
+        return not self.count or encoded <= APPEND_BYTES_MAX
+
+    def put(self, records: Sequence[ShardRecord], size: int) -> None:
+        """Add records of ``size`` bytes, which share a batch."""
+        if not self.batches or self._last_bytes + size > BATCH_BYTES_MAX:
+            self.batches.append([])
+            self._last_bytes = 0
+        self.batches[-1] += records
+        self._last_bytes += size
+        self.bytes += size
+        self.count += len(records)
+
+
+class _Queue:
+    """The flights that wait for the end of the present append, in the order of their decisions."""
+
+    __slots__ = ("_flights", "bytes")
+
+    def __init__(self) -> None:
+        self._flights: deque[_Flight] = deque()
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._flights)
+
     def add(self, records: Sequence[ShardRecord], *, is_atomic: bool) -> None:
         if is_atomic:
             self._put(records)
@@ -142,13 +178,22 @@ class _Flight:
         if not records:
             return
         size = sum(len(record.key) + len(record.value or b"") for record in records)
-        if not self.batches or self._last_bytes + size > BATCH_BYTES_MAX:
-            self.batches.append([])
-            self._last_bytes = 0
-        self.batches[-1] += records
-        self._last_bytes += size
+        if not self._flights or not self._flights[-1].has_room(len(records), size):
+            self._flights.append(_Flight())
+        self._flights[-1].put(records, size)
         self.bytes += size
-        self.count += len(records)
+
+    @property
+    def last(self) -> _Flight:
+        return self._flights[-1]
+
+    def take(self) -> _Flight:
+        flight = self._flights.popleft()
+        self.bytes -= flight.bytes
+        return flight
+
+    def outcomes(self) -> list[Answer | Tell]:
+        return [outcome for flight in self._flights for outcome in flight.outcomes]
 
 
 class Shard:
@@ -173,7 +218,7 @@ class Shard:
         self._new_state_machine = new_state_machine
         self._gathered_bytes_max = gathered_bytes_max
         self._end = ANY_END
-        self._gathering = _Flight()
+        self._gathering = _Queue()
         self._flying: _Flight | None = None
         self._failures = 0
         self._todo: list[Action] = []
@@ -213,7 +258,7 @@ class Shard:
             self._answer_now(ticket, answer_to(bug, self.name))
             self._drop(bug)
             return
-        if is_fenced and ticket is not None and not (decision.records or self._gathering.count):
+        if is_fenced and ticket is not None and not (decision.records or self._gathering):
             decision = decision._replace(records=(encode_claim(self.claim),))
         self._decided(ticket, decision)
 
@@ -238,10 +283,10 @@ class Shard:
         self._end_with(ShardState.RESIGNED, None)
 
     def ready(self) -> list[Action]:
-        """The actions that the runner must take now, in their order. ``ready`` sends the collected records if no append
-        is in flight."""
-        if self.state is ShardState.SERVING and self._flying is None and self._gathering.count:
-            self._flying, self._gathering = self._gathering, _Flight()
+        """The actions that the runner must take now, in their order. ``ready`` sends the next collected records if no
+        append is in flight."""
+        if self.state is ShardState.SERVING and self._flying is None and self._gathering:
+            self._flying = self._gathering.take()
             self._todo.append(Append(self.attempt, tuple(map(tuple, self._flying.batches)), self._end))
         todo, self._todo = self._todo, []
         return todo
@@ -320,15 +365,13 @@ class Shard:
             outcomes.append(Answer(ticket, decision.reply))
         if decision.pushes:
             outcomes.append(Tell(decision.pushes))
-        if decision.records or self._gathering.count:
-            flight = self._gathering
+        self._gathering.add(decision.records, is_atomic=decision.is_atomic)
+        if self._gathering:
+            self._gathering.last.outcomes += outcomes
         elif self._flying is not None:
-            flight = self._flying
+            self._flying.outcomes += outcomes
         else:
             self._todo += outcomes
-            return
-        flight.outcomes += outcomes
-        flight.add(decision.records, is_atomic=decision.is_atomic)
 
     def _of_itself(self, decide: Callable[[StateMachine], Decision]) -> None:
         assert self.state_machine is not None
@@ -372,11 +415,10 @@ class Shard:
     def _forget(self, error: HeadraceError) -> None:
         """Drop the state machine and all decisions that are not known to be committed; pushes of these decisions are
         not sent."""
-        flights = [self._flying, self._gathering]
-        self._flying, self._gathering, self.state_machine, self._end = None, _Flight(), None, ANY_END
+        outcomes = [*(() if self._flying is None else self._flying.outcomes), *self._gathering.outcomes()]
+        self._flying, self._gathering, self.state_machine, self._end = None, _Queue(), None, ANY_END
         self._todo = [action for action in self._todo if isinstance(action, Answer | Tell | Became)]
-        for flight in filter(None, flights):
-            self._todo += [Answer(each.ticket, error) for each in flight.outcomes if isinstance(each, Answer)]
+        self._todo += [Answer(each.ticket, error) for each in outcomes if isinstance(each, Answer)]
 
     def _become(self, state: ShardState, error: Exception | None = None) -> None:
         self.state = state
