@@ -332,6 +332,20 @@ def test_a_fenced_shard_says_so_and_stays_silent() -> None:
     scenario(test)
 
 
+def test_a_request_to_a_runner_that_was_closed_meanwhile_is_answered() -> None:
+    """A caller may look up the runner, and ask it after the shard has moved."""
+
+    async def test(owner: Owner) -> None:
+        await owner.serving(2)
+        runner = owner.shards.of_group(owner.group_of(0))
+        owner.change(owned(0, 2, 2))
+        await owner.shards.close()
+        with pytest.raises(NotCoordinatorError, match="another coordinator"):
+            await asyncio.wait_for(runner.ask("x"), 60)
+
+    scenario(test)
+
+
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 

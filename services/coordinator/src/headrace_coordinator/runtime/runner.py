@@ -91,7 +91,6 @@ class ShardRunner:
         self._timers: set[asyncio.TimerHandle] = set()
         self._tick: asyncio.TimerHandle | None = None
         self._is_scheduled = False
-        self._closed = False
         self._wall_ahead_ms = _looked_at_once(clock)[1]
 
     @property
@@ -127,10 +126,9 @@ class ShardRunner:
 
     async def close(self) -> None:
         """Stop the runner, because another coordinator owns the shard, or this coordinator stops. All requests that
-        wait for the shard fail."""
+        wait for the shard fail, and later requests, of callers that still have the runner, are refused."""
         self.shard.resign()
         self._turn()
-        self._closed = True
         for timer in (*self._timers, *([self._tick] if self._tick is not None else [])):
             timer.cancel()
         for task in self._tasks:
@@ -148,14 +146,12 @@ class ShardRunner:
         return wall_ms
 
     def _schedule(self) -> None:
-        if not (self._is_scheduled or self._closed):
+        if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._is_scheduled = False
-        if self._closed:
-            return
         for action in self.shard.ready():
             match action:
                 case Answer(ticket, outcome):
