@@ -150,3 +150,23 @@ def test_a_creation_that_a_full_disk_stopped_is_repeated_in_the_same_directory()
             assert [broker.values("orders", number) for number in range(3)] == [[b"0"], [b"1"], [b"2"]]
 
     asyncio.run(scenario())
+
+
+def test_a_log_directory_inside_another_keeps_its_logs() -> None:
+    """The name of the inner directory is that of partition 2 of a topic "disk"."""
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/data", "/data/disk-2") as broker:
+            for topic in ("orders", "payments"):
+                await broker.topic(topic)
+                assert not (await broker.append(topic, batch(topic.encode()))).error.code
+            assert fs.is_directory("/data/disk-2/payments-0")
+            image = broker.image
+        async with SoloBroker(fs.crash_clone(), "/data", "/data/disk-2", image=image) as again:
+            assert [again.values(topic) for topic in ("orders", "payments")] == [[b"orders"], [b"payments"]]
+            await again.topic("disk", partitions=3)
+            codes = [(await again.append("disk", batch(b"x"), number)).error.code for number in range(3)]
+            assert codes == [0, 0, errors.StorageError.number]
+
+    asyncio.run(scenario())

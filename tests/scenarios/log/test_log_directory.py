@@ -251,6 +251,56 @@ def test_half_deleted_log_goes_at_the_next_start() -> None:
     assert not [path for path in fs.files() if "-delete" in path]
 
 
+def put(fs: CrashingFileSystem, path: str, data: bytes = b"the operator's") -> None:
+    """Make a file, and the directory that holds it if that is missing."""
+    parent = path.rpartition("/")[0]
+    if not fs.is_directory(parent):
+        fs.mkdir(parent)
+    file = fs.open(path, write=True, create=True)
+    file.pwritev([data], 0)
+    file.sync()
+    fs.sync_directory(parent)
+    fs.sync_directory(ROOT)
+
+
+@pytest.mark.parametrize("name", ["backup-20261129", "disk-2", "orders-0"])
+def test_a_directory_of_the_operator_with_the_name_of_a_log_is_left_alone(name: str) -> None:
+    fs = formatted()
+    put(fs, f"{ROOT}/{name}/notes.txt")
+    fs.mkdir(f"{ROOT}/{name}/payments-0")
+    directory = open_directory(fs)
+    assert not directory.holdings()
+    topic, _, number = name.rpartition("-")
+    wanted = [(item, TOPIC_ID, LogConfig()) for item in (TopicPartition(topic, int(number)), PAYMENTS)]
+    refused, made = directory.create_all(wanted)
+    assert isinstance(refused, StorageError)
+    assert f"{ROOT}/{name} has the name of a log" in refused.message
+    assert made is directory.logs[PAYMENTS]
+    directory.close()
+    open_directory(fs).remove_deleted(everything=True)
+    assert fs.listdir(f"{ROOT}/{name}") == ["notes.txt", "payments-0"]
+
+
+def test_a_directory_of_the_operator_that_ends_in_delete_is_left_alone() -> None:
+    fs = formatted()
+    put(fs, f"{ROOT}/do-not-delete/notes.txt")
+    open_directory(fs).remove_deleted(everything=True)
+    assert fs.listdir(f"{ROOT}/do-not-delete") == ["notes.txt"]
+
+
+def test_a_log_of_which_only_a_foreign_file_is_left_is_quarantined() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    log.append(batch("a"), 0)
+    log.flush()
+    directory.close()
+    for file in fs.listdir(f"{ROOT}/orders-0"):
+        fs.unlink(f"{ROOT}/orders-0/{file}")
+    put(fs, f"{ROOT}/orders-0/notes.txt")
+    assert list(open_directory(fs).quarantined) == [ORDERS]
+
+
 def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
     fs = formatted()
     directory = open_directory(fs)

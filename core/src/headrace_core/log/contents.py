@@ -21,7 +21,7 @@ from .checkpoints import (
     parse_offsets,
 )
 from .compaction.manager import CLEANER_OFFSETS
-from .directory import PARTITION_DIRECTORY
+from .directory import PARTITION_DIRECTORY, has_only_foreign_files
 from .epochs import LEADER_EPOCH_FILE
 from .files import FileSystem, read_file
 from .segment import LOG_SUFFIX
@@ -56,8 +56,9 @@ def kind_of(fs: FileSystem, path: str) -> Kind:
 
 def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
     """Return the partition of each partition's directory in ``root``, by the directory's name, sorted. If the
-    checkpoints show that ``root`` is a log directory, only the name decides whether a subdirectory is a partition, as
-    in a broker. An empty subdirectory with a partition's name counts as a partition that lost all its files."""
+    checkpoints show that ``root`` is a log directory, an empty subdirectory with a partition's name counts as a
+    partition that lost all its files. A subdirectory with other files only is no partition, as in a broker, unless the
+    partition had flushed records."""
     names = sorted(_names(fs, root))
     is_sure = _by_names(names) is Kind.LOG_DIRECTORY
     found = {}
@@ -65,8 +66,12 @@ def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
         match = PARTITION_DIRECTORY.match(name)
         if match is None or not _is_directory(fs, f"{root}/{name}"):
             continue
-        kind = _by_names(_names(fs, f"{root}/{name}"))
-        if kind is Kind.PARTITION or (is_sure and kind is Kind.OTHER):
+        inside = _names(fs, f"{root}/{name}")
+        kind = _by_names(inside)
+        is_lost = kind is Kind.OTHER and is_sure
+        if is_lost and has_only_foreign_files(inside):
+            is_lost = recovery_point_of(fs, f"{root}/{name}") > 0
+        if kind is Kind.PARTITION or is_lost:
             found[name] = TopicPartition(match[1], int(match[2]))
     return found
 

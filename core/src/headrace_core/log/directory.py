@@ -10,6 +10,9 @@
     <root>/<topic>-<partition>/                a log, with partition.metadata and leader-epoch-checkpoint
     <root>/<topic>-<partition>.<id>-delete/    a deleted log; deleted files in a log end in .deleted
 
+A directory with the name of a log may belong to the operator: a copy of files, or a log directory inside this one. The
+contents decide (``has_only_foreign_files``), and the broker neither changes nor removes a directory that is no log.
+
 All methods are synchronous, like the methods of the logs. Only the directory's one owner (``DirectoryWriter``) makes
 changes.
 
@@ -43,6 +46,7 @@ from .checkpoints import (
     LOCK,
     LOG_STARTS,
     META_PROPERTIES,
+    PARTITION_METADATA,
     QUARANTINE,
     RECOVERY_POINTS,
     CleanShutdown,
@@ -63,6 +67,7 @@ from .compaction.manager import CleanerManager
 from .config import LogConfig
 from .creating import NewLog, create_logs
 from .deleting import DeletedFiles, Removed
+from .epochs import LEADER_EPOCH_FILE
 from .files import NO_SPACE, FileSystem, Lock, make_directories
 from .partition_log import PartitionLog, close_together, flush_together
 from .progress import OnProgress, OpeningMeter
@@ -71,8 +76,15 @@ from .retention import Expired
 logger = logging.getLogger(__name__)
 
 _DELETED = "-delete"
+#: Pattern of the name of a deleted log's directory.
+_DELETED_DIRECTORY = re.compile(rf".*\.[0-9a-f]{{32}}{_DELETED}\Z")
 #: Pattern of a partition's directory name: <topic>-<partition>.
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
+#: Pattern of the names of a log's files: segments, small files (``moved-to`` is that of moving.py), and the temporary
+#: names of these files.
+_FILE_OF_A_LOG = re.compile(
+    rf"(\d{{20}}\.\w+|next\.log|{re.escape(PARTITION_METADATA)}|{LEADER_EPOCH_FILE}|{QUARANTINE}|moved-to)(\.\w+)?\Z"
+)
 _NAME_BYTES_MAX = 255
 
 #: Returns the settings of a topic; arguments: the topic's name and its id (None if unknown).
@@ -203,10 +215,15 @@ class LogDirectory:
             path = self._path(name)
             if not self.fs.is_directory(path):
                 continue
-            if name.endswith(_DELETED):
+            if _DELETED_DIRECTORY.match(name):
                 self.deleted.add(path, 0, due_ms=self._clock.monotonic_ms())
             elif match := PARTITION_DIRECTORY.match(name):
-                found[TopicPartition(match[1], int(match[2]))] = path
+                partition = TopicPartition(match[1], int(match[2]))
+                # A log that had flushed records has lost its files: the opening of the log reports the damage.
+                if not self._recovery_points.get(partition) and has_only_foreign_files(self.fs.listdir(path)):
+                    logger.warning("%s", _foreign(path, partition).message)
+                else:
+                    found[partition] = path
         if log_starts is None and not found:
             # Write the checkpoint of log starts even without logs, so that a later start detects a lost checkpoint.
             # Without the checkpoint of log starts, the log start offset is taken from the first entry of the epoch
@@ -293,7 +310,8 @@ class LogDirectory:
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
         """Return the log of a partition; a missing log is created, durably. Raises InconsistentTopicIdError (the log
-        belongs to another topic of the same name), CorruptLogError (the log is quarantined), OSError."""
+        belongs to another topic of the same name), CorruptLogError (the log is quarantined), StorageError (a directory
+        that is no log has the log's name), OSError."""
         (outcome,) = self.create_all([(partition, topic_id, config)])
         if isinstance(outcome, HeadraceError):
             raise outcome
@@ -303,26 +321,32 @@ class LogDirectory:
         """Create many logs as ``create`` does, with shared syncs; returns the log or the error for each partition.
         After an OSError some of the logs may exist; the call of ``create_all`` can be repeated."""
         missing: dict[TopicPartition, NewLog] = {}
+        refused: dict[TopicPartition, StorageError] = {}
         for item in wanted:
             if item[0] not in self.quarantined and item[0] not in self.logs:
                 missing.setdefault(item[0], item)
+        left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
+        for partition in left:
+            if has_only_foreign_files(self.fs.listdir(self._path(str(partition)))):
+                del missing[partition]
+                refused[partition] = _foreign(self._path(str(partition)), partition)
         if missing:
-            self._create_missing(missing)
+            self._create_missing(missing, [partition for partition in left if partition in missing])
         outcomes: list[PartitionLog | HeadraceError] = []
         for partition, topic_id, _ in wanted:
             try:
-                outcomes.append(self._of_topic(partition, topic_id))
+                outcomes.append(refused.get(partition) or self._of_topic(partition, topic_id))
             except HeadraceError as error:
                 outcomes.append(error.copy())  # append a copy, whose traceback does not keep this frame
         return outcomes
 
-    def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
+    def _create_missing(self, missing: Mapping[TopicPartition, NewLog], left: Sequence[TopicPartition]) -> None:
+        """Create logs. ``left``: those with a directory that an interrupted creation or deletion left."""
         # Clear the checkpoints first: a new log must not inherit the offsets of a deleted log of the same name.
         self._forget(missing.__contains__)
         self.compaction.forget(missing)
         self.compaction.write_pending()
         # Remove checkpoint entries that remained when a full disk stopped creations or deletions of logs.
-        left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
         if left:
             self._remove(dict.fromkeys(left, (0, 0)))
         for logs in create_logs(self.fs, self.root, list(missing.values()), clock=self._clock, rng=self._rng):
@@ -671,6 +695,19 @@ class LogDirectory:
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
+
+
+def has_only_foreign_files(names: Sequence[str]) -> bool:
+    """Whether a directory with a partition's name is no log, by the names of its files: it has files or directories,
+    but none of a log's files. An empty directory is a log whose creation a crash interrupted."""
+    return bool(names) and not any(map(_FILE_OF_A_LOG.match, names))
+
+
+def _foreign(path: str, partition: TopicPartition) -> StorageError:
+    return StorageError(
+        f"{path} has the name of a log, but no file of a log: the broker leaves the directory as it is, and cannot "
+        f"create the log of {partition} there; move the directory away"
+    )
 
 
 def _is_rolled(log: PartitionLog) -> bool:
