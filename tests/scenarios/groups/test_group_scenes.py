@@ -281,6 +281,32 @@ def test_an_auto_commit_leaves_a_window_that_is_read_again_after_a_crash_and_non
         assert poll_some(consumer, 20)[0].offset == 80
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_an_iteration_commits_by_itself_in_the_middle_of_a_fetched_part(bootstrap: str, how: str) -> None:
+    topic, group = new_topic(bootstrap, 1), new_name("g")
+    partition = TopicPartition(topic, 0)
+    send(bootstrap, topic, {0: 2_000})
+    work = threading.Event()  # never set: a handler that takes 10 ms
+
+    def committed_in_the_loop() -> int:
+        with (
+            consumer_of(bootstrap, group, auto_commit_interval_ms=100) as consumer,
+            Consumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False) as other,
+        ):
+            consumer.subscribe([topic]) if how == "subscribe" else consumer.assign([partition])
+            for record in consumer:
+                work.wait(0.01)
+                found = other.committed(partition)
+                if found is not None:
+                    assert found <= record.offset, "a record is committed after the program has handled it"
+                    return int(found)
+                if record.offset == 1_999:
+                    return 0
+        raise AssertionError("the iteration ended")
+
+    assert committed_in_the_loop() > 0
+
+
 # -- how far behind ---------------------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from headrace.group.commits import Commits, Who
 from headrace.models import OffsetAndMetadata
+from headrace_core.rpc.limits import limit_of
 from headrace_core.types import TopicPartition
 
+PAGE = limit_of("Groups/CommitOffsets", "offsets")
 OFFSETS = {TopicPartition("orders", 0): OffsetAndMetadata(67)}
 
 
@@ -43,5 +45,32 @@ def test_a_commit_is_of_the_epoch_in_which_it_was_asked_for_however_late_it_is_m
         coordinators.may_answer.set()
         await asyncio.gather(first, second, third)
         assert [(asked.member_id, asked.member_epoch) for asked in coordinators.asked] == [("m", 5), ("m", 5), ("m", 7)]
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_of_several_requests_is_whole_before_a_later_one_begins() -> None:
+    """A transaction waits for the commits in flight. The second request of an earlier commit, if it arrived after the
+    transaction, would set the committed offsets back."""
+
+    async def scenario() -> None:
+        coordinators = Coordinators()
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: time.monotonic() + 60.0)
+        commits = Commits(engine, coordinators, "payments", lambda: Who("m", 5))  # type: ignore[arg-type]
+        many = {TopicPartition("t", number): OffsetAndMetadata(1) for number in range(PAGE + 1)}
+        earlier = asyncio.create_task(commits.commit(many))
+        await asyncio.sleep(0)
+        sent_before: list[int] = []
+
+        async def transact() -> None:
+            await commits.none_in_flight()
+            sent_before.append(len(coordinators.asked))
+
+        transaction = asyncio.create_task(transact())
+        later = asyncio.create_task(commits.commit(OFFSETS))
+        coordinators.may_answer.set()
+        await asyncio.gather(earlier, transaction, later)
+        assert sent_before == [2], "the transaction waited for both requests of the earlier commit"
+        assert [len(asked.offsets) for asked in coordinators.asked] == [PAGE, 1, 1]
 
     asyncio.run(scenario())

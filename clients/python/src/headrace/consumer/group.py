@@ -253,6 +253,7 @@ class GroupConsumer:
         if self._is_auto_commit_due(float("inf")):
             self._commit_now()
         self._next_commit_at = time.monotonic() + self._interval_s
+        self._engine.io.call(self._watch)
 
     async def committed_of(
         self, partitions: list[TopicPartition], timeout_s: float
@@ -557,8 +558,7 @@ class GroupConsumer:
     async def _begin(self, subscription: Subscription) -> None:
         async with self._changing:
             self._membership.subscribe(subscription)
-            if self._watcher is None:
-                self._watcher = self._engine.spawn(self._watch_progress(), "headrace-poll-interval")
+            self._watch()
 
     async def _leave(self) -> None:
         self._stop_watching()  # the consumer may be leaving the group, and would get no events
@@ -573,6 +573,10 @@ class GroupConsumer:
                 self._membership.member.take_events()
                 self._events.clear()
 
+    def _watch(self) -> None:
+        if self._watcher is None and not self._has_ended:
+            self._watcher = self._engine.spawn(self._watch_progress(), "headrace-poll-interval")
+
     def _stop_watching(self) -> None:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
@@ -583,6 +587,7 @@ class GroupConsumer:
         leave the group without a commit."""
         if self.subscription is not None:
             await self._leave()
+        self._stop_watching()
         self._membership.close()
         await self._end_commits()
         self._commits.close()
@@ -741,10 +746,16 @@ class GroupConsumer:
     async def _watch_progress(self) -> None:
         """Leave the group when the caller makes no call for max.poll.interval.ms, so that other members get the
         partitions. Each call of a consumer method, and each step of an iteration, restarts the time of
-        max.poll.interval.ms."""
+        max.poll.interval.ms.
+
+        Interrupt an iteration for an auto-commit that is due: an iteration may read a fetched part for hours without a
+        call of the consumer.
+        """
         while True:
             await asyncio.sleep(min(self._max_poll_interval_s / 10, 1.0))
             now = time.monotonic()
+            if self._reading.under_way is not None and self._is_auto_commit_due(now):
+                self._reading.interrupt()
             current = self._reading.current
             seen = (id(current[1]), int(current[1].position)) if current is not None else (0, 0)
             if self.is_here or seen != self._position_seen or not self._membership.member.is_wanted:

@@ -90,18 +90,28 @@ class Commits:
             return
         deadline = self._engine.deadline(timeout_s)
         who = self._who()
-        for page in pages(list(offsets.items()), limit_of("Groups/CommitOffsets", "offsets")):
-            await self._commit(dict(page), who, deadline, final, traceparent)
+        what = f"committing to {self._group_id!r}"
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
+        try:
+            for page in pages(list(offsets.items()), limit_of("Groups/CommitOffsets", "offsets")):
+                await self._commit(dict(page), who, deadline, what, final, traceparent)
+        finally:
+            self._turn.release()
 
     async def _commit(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         who: Who,
         deadline: float,
+        what: str,
         final: tuple[type[HeadraceError], ...],
         traceparent: str | None,
     ) -> None:
-        """Send one OffsetCommit request."""
+        """Send one OffsetCommit request, and repeat it until it succeeds."""
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
         )
@@ -123,26 +133,17 @@ class Commits:
             except looked_into as error:
                 raise FinalError(error) from None
 
-        what = f"committing to {self._group_id!r}"
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
-                await self._turn.acquire()
-        except TimeoutError:
-            raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
-        try:
-            while True:
-                try:
-                    await self._coordinators.call(
-                        self._group_id, "CommitOffsets", request, deadline, what, check, traceparent=traceparent
-                    )
-                    return
-                except UnknownTopicOrPartitionError as error:
-                    if isinstance(error, final) or await self._is_any_gone(offsets, deadline):
-                        raise
-                # The topic is new: the brokers know the topic, but the coordinator does not know the topic yet.
-                await asyncio.sleep(self._engine.backoff.longest_s)
-        finally:
-            self._turn.release()
+        while True:
+            try:
+                await self._coordinators.call(
+                    self._group_id, "CommitOffsets", request, deadline, what, check, traceparent=traceparent
+                )
+                return
+            except UnknownTopicOrPartitionError as error:
+                if isinstance(error, final) or await self._is_any_gone(offsets, deadline):
+                    raise
+            # The topic is new: the brokers know the topic, but the coordinator does not know the topic yet.
+            await asyncio.sleep(self._engine.backoff.longest_s)
 
     def close(self) -> None:
         """Drop the references to the consumer, which has left its group: without reference cycles, Python frees a
