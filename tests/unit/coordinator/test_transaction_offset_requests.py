@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from headrace_coordinator.group.messages import ListGroups, Topic, TopicsChanged
+from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.handlers.transactions import MarkersStream
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
@@ -19,8 +22,13 @@ from headrace_coordinator.offsets.messages import (
 )
 from headrace_coordinator.offsets.pending import Verifications
 from headrace_coordinator.runtime import transaction_offsets
+from headrace_coordinator.runtime.claims import Claim
+from headrace_coordinator.runtime.runner import ShardRunner
+from headrace_coordinator.runtime.shard import Shard, ShardState
 from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.runtime.transaction_offsets import TransactionOffsets
+from headrace_coordinator.shard_state_machine import ShardStateMachine
+from headrace_core.clock import SystemClock
 from headrace_core.errors import (
     HeadraceError,
     InvalidProducerEpochError,
@@ -31,6 +39,7 @@ from headrace_core.errors import (
 )
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2
+from tests.worlds.idle_shard import EmptyLog
 
 SHARD = TopicPartition("__consumer_offsets", 3)
 REQUEST = CommitTransactionOffsets(CommitOffsets("g", (OffsetToCommit("t", 0, 5),)), "payments", 7, 3)
@@ -62,10 +71,13 @@ class OneShard:
 
     async def ask(self, request: CommitTransactionOffsets) -> object:
         self.asked.append(request)
-        return self.verification if request.verification is None else OffsetsCommitted(())
+        return OffsetsCommitted(())
 
     def put(self, request: object, done: Any = None, *, is_fenced: bool = False) -> None:
-        if isinstance(request, EndOffsets):
+        if isinstance(request, CommitTransactionOffsets):
+            self.asked.append(request)
+            done(self.verification)
+        elif isinstance(request, EndOffsets):
             assert is_fenced
             self.markers.append((request, done))
         else:
@@ -109,6 +121,59 @@ def test_a_request_whose_shard_moves_meanwhile_gets_an_answer() -> None:
     with pytest.raises(NotCoordinatorError):
         asyncio.run(offsets_of(shard, verify).commit(REQUEST, 2, 100))
     assert shard.asked == [REQUEST]
+
+
+class HeldLog(EmptyLog):
+    """``gate`` holds each append after the claim."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.end = 0
+
+    async def append(self, batches: Any, expected_end: int) -> int:
+        base, self.end = self.end, self.end + sum(map(len, batches))
+        if expected_end >= 0:
+            await self.gate.wait()
+        return base
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_caller_that_leaves_before_the_verification_has_begun_leaves_none_behind(is_answered: bool) -> None:
+    async def run() -> None:
+        serving, log = asyncio.Event(), HeldLog()
+        runner = ShardRunner(
+            Shard(str(SHARD), Claim(1, 1, 1), lambda: ShardStateMachine(GroupsOfBothTypes())),
+            log,
+            clock=SystemClock(),
+            replays=asyncio.Semaphore(1),
+            tell=lambda pushes: None,
+            became=lambda runner, state, error: serving.set() if state is ShardState.SERVING else None,
+        )
+        shards = SimpleNamespace(of_group=lambda group_id: runner, shard_of_group=lambda group_id: SHARD)
+
+        async def verify(producer: Any, partitions: Any) -> int:
+            raise AssertionError("the caller has left")
+
+        runner.start()
+        await serving.wait()
+        runner.put(TopicsChanged({"t": Topic("t", bytes(range(16)), 1)}))
+        earlier = asyncio.create_task(runner.ask(CommitOffsets("g", (OffsetToCommit("t", 0, 1),))))
+        waits = asyncio.create_task(TransactionOffsets(lambda: cast(Shards, shards), verify).commit(REQUEST, 2, 100))
+        await asyncio.sleep(0)
+        machine = cast(ShardStateMachine, runner.state_machine)
+        assert machine._offsets._verifications._of, "it waits for the earlier commit"
+        if is_answered:  # the reply and the end of the caller come in one turn of the event loop
+            runner.put(ListGroups(), lambda reply: cast(None, waits.cancel()))
+        else:
+            waits.cancel()
+        log.gate.set()
+        await earlier
+        await asyncio.wait([waits])
+        assert waits.cancelled()
+        assert not machine._offsets._verifications._of
+        await runner.close()
+
+    asyncio.run(run())
 
 
 def test_waiting_requests_are_limited_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

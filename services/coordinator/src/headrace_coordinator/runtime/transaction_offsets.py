@@ -11,14 +11,18 @@ was decided is therefore refused, even before the marker arrives.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from headrace_core.errors import ServerBusyError
 from headrace_core.membership.transaction_partitions import TransactionalProducer
 from headrace_core.types import TopicPartition
 
 from ..offsets.messages import CommitTransactionOffsets, OffsetsCommitted, VerificationFailed
+from ..offsets.pending import Verification
+from .runner import ShardRunner, resolve
 from .shards import Shards
 
 #: Maximum number and total bytes of the requests of this coordinator that wait for the coordinators of their
@@ -84,13 +88,37 @@ class TransactionOffsets:
         shard = self._shards().shard_of_group(group_id)
         runner = self._shards().of_group(group_id)
         producer = TransactionalProducer(request.transactional_id, request.producer_id, request.epoch, version)
-        verification = await runner.ask(request)
+        verification = await _begun(runner, request)
         try:
             coordinator_epoch = await self._verify(producer, [shard])
             confirmed = request._replace(verification=verification, coordinator_epoch=coordinator_epoch)
-            # Look the runner up again: if the shard has moved, the former runner does not answer requests.
+            # Look the runner up again: the shard may have moved to another epoch of this coordinator.
             committed: OffsetsCommitted = await self._shards().of_group(group_id).ask(confirmed)
         finally:
             # A failed verification has no effect if the request was already confirmed.
             runner.put(VerificationFailed(verification))
         return committed
+
+
+async def _begun(runner: ShardRunner, request: CommitTransactionOffsets) -> Verification:
+    """Begin the verification of a request. If the caller is cancelled meanwhile, the verification ends at once:
+    without a caller, only a marker of the producer would end it, and no marker may come."""
+    begun: asyncio.Future[Verification] = asyncio.get_running_loop().create_future()
+    runner.put(request, partial(_resolve, runner, begun))
+    try:
+        return await begun
+    except asyncio.CancelledError:
+        if (
+            begun.done() and not begun.cancelled() and begun.exception() is None
+        ):  # the reply came in the same turn of the event loop
+            runner.put(VerificationFailed(begun.result()))
+        raise
+    finally:
+        # Drop the reply: the traceback of the reply's error would keep this frame, in a reference cycle.
+        del begun
+
+
+def _resolve(runner: ShardRunner, begun: asyncio.Future[Verification], outcome: object) -> None:
+    if begun.cancelled() and isinstance(outcome, Verification):
+        runner.put(VerificationFailed(outcome))
+    resolve(begun, outcome)
