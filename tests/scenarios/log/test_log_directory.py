@@ -25,6 +25,7 @@ from headrace_core.log import AppendInfo, LogConfig, LogDirectory, RealFileSyste
 from headrace_core.log.checkpoints import RECOVERY_POINTS, write_offsets
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
 from headrace_core.log.writer import DirectoryWriter
+from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import FlushPolicy, TimestampType, TopicPartition
@@ -185,6 +186,27 @@ def test_records_after_a_lost_end_are_not_below_the_old_high_watermark() -> None
     log.flush()
     fs.crash()
     assert open_directory(fs).high_watermark(ORDERS) == 1
+
+
+def test_a_log_that_begins_again_at_a_lower_offset_is_compacted_from_there_on() -> None:
+    """The leader after an unclean election does not know that records were deleted, so the log begins again below its
+    start. Compaction had cleaned the former log up to its start."""
+    directory = open_directory(formatted())
+    compacted = LogConfig(cleanup_compact=True, min_dirty_ratio=0.0)
+    log = directory.create(ORDERS, TOPIC_ID, compacted)
+    keyed = encode_batch([(NOW_MS, b"key", b"value", [])])
+    for _ in range(30):
+        log.append(keyed, 0)
+    directory.delete_records(log, 20)
+    directory.compaction.adopt(ORDERS, 25)
+    directory.restart(log, 5)
+    for _ in range(30):
+        log.append(keyed, 0)
+    log.roll()
+    (target,) = directory.compaction.plan(
+        directory.logs, stable_offset_of=lambda log: log.log_end_offset, now_ms=NOW_MS
+    )
+    assert (target.first_dirty_offset, target.end_offset) == (5, 35)
 
 
 def test_what_was_asked_of_a_deleted_log_does_not_befall_its_successor() -> None:

@@ -80,10 +80,12 @@ _DELETED = "-delete"
 _DELETED_DIRECTORY = re.compile(rf".*\.[0-9a-f]{{32}}{_DELETED}\Z")
 #: Pattern of a partition's directory name: <topic>-<partition>.
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
-#: Pattern of the names of a log's files: segments, small files (``moved-to`` is that of moving.py), and the temporary
-#: names of these files.
+#: Pattern of the names of a log's files: segments, small files (``moved-to`` is that of moving.py), the metadata log's
+#: snapshots and ``quorum-state``, which a controller writes before the first segment, and the temporary names of these
+#: files.
 _FILE_OF_A_LOG = re.compile(
-    rf"(\d{{20}}\.\w+|next\.log|{re.escape(PARTITION_METADATA)}|{LEADER_EPOCH_FILE}|{QUARANTINE}|moved-to)(\.\w+)?\Z"
+    r"(\d{20}(-\d{10})?\.\w+|next\.log|quorum-state|moved-to"
+    rf"|{re.escape(PARTITION_METADATA)}|{LEADER_EPOCH_FILE}|{QUARANTINE})(\.\w+)?\Z"
 )
 _NAME_BYTES_MAX = 255
 
@@ -470,7 +472,7 @@ class LogDirectory:
         change, if ``producers`` is damaged."""
         self._check_held(log)
         partition = log.topic_partition
-        self.compaction.truncated(partition, log.log_start_offset)
+        self.compaction.truncated(partition, min(log.log_start_offset, offset))
         # Lower the recovery point before the truncation: a log that ends below its recovery point counts as damaged.
         self._lower(RECOVERY_POINTS, partition, 0)
         self._lower(HIGH_WATERMARKS, partition, offset)
