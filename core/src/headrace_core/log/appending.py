@@ -20,6 +20,7 @@ from ..errors import (
     RefusedRecordsError,
 )
 from ..records import (
+    HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
     Compression,
@@ -32,6 +33,7 @@ from ..records import (
     with_log_append_time,
     with_max_timestamps,
 )
+from ..records.compression import check_lz4_frame
 from ..types import TimestampType
 from .config import LogConfig
 from .fencing import Fence
@@ -168,8 +170,9 @@ def validate(
     schemas: SchemaIds | None = None,
 ) -> tuple[Buffer, list[BatchHeader]]:
     """Check a producer's batches against the topic's rules: CRC, structure of every record, timestamp bounds (KIP-937),
-    keys in a compacted topic. ``prepare`` checks the sizes of the batches. ``validate`` reads all bytes once; it runs
-    before the append, in any thread. ``schemas`` collects the schema ids of the batches; the caller checks the ids.
+    keys in a compacted topic, lz4 frames that Kafka's clients can read. ``prepare`` checks the sizes of the batches.
+    ``validate`` reads all bytes once; it runs before the append, in any thread. ``schemas`` collects the schema ids of
+    the batches; the caller checks the ids.
 
     Returns the bytes (corrected where a max timestamp was wrong) and the headers of the batches, as arguments for
     ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
@@ -198,7 +201,18 @@ def validate(
             data, require_keys=config.cleanup_compact, earliest_ms=earliest_ms, latest_ms=latest_ms
         )
         raise
+    _check_frames(data, headers)
     return with_max_timestamps(data, headers), headers
+
+
+def _check_frames(data: Buffer, headers: Sequence[BatchHeader]) -> None:
+    """Raise InvalidRecordError if Kafka's clients could not decompress a batch."""
+    position = 0
+    for header in headers:
+        end = position + header.size
+        if header.compression is Compression.LZ4:
+            check_lz4_frame(memoryview(data)[position + HEADER_BYTES : end])
+        position = end
 
 
 def _faults(data: Buffer, *, require_keys: bool, earliest_ms: int, latest_ms: int) -> tuple[tuple[int, str], ...]:

@@ -30,6 +30,14 @@ _XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
 #: Largest ratio of snappy's output to its input: a copy element of three bytes makes at most 64 bytes of output.
 _SNAPPY_GROWTH_MAX = 22
 
+# The lz4 frame format: magic, flags, block size, content size if flagged, header checksum, then blocks up to an end
+# mark. A block is its size (whose upper bit marks stored bytes), its bytes, and a checksum if flagged.
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_BYTES_MIN = 7
+_LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM, _LZ4_DICTIONARY = 32, 16, 8, 4, 1
+_LZ4_BLOCK = struct.Struct("<I")
+_LZ4_BLOCK_BYTES = 0x7FFFFFFF
+
 #: Kafka's compression levels of each codec (KIP-390): lowest, highest, default. For lz4, the default level 9 selects
 #: the fast compressor; every other level selects the high-compression compressor.
 LEVELS: dict[Compression, tuple[int, int, int]] = {
@@ -67,6 +75,37 @@ def compress(compression: Compression, data: Buffer, level: int | None = None) -
 def decompress(compression: Compression, data: Buffer, max_bytes: int) -> Buffer:
     """Decompress the records of a batch; InvalidRecordError when the block is damaged or exceeds ``max_bytes``."""
     return _DECOMPRESS[compression](data, max_bytes)
+
+
+def check_lz4_frame(data: Buffer) -> None:
+    """Raise InvalidRecordError if Kafka's Java clients cannot read an lz4 block that ``decompress`` can read: a block
+    other than one frame of independent blocks. A broker checks the batches of producers, because one such batch would
+    stop each Java consumer of its partition."""
+    view = memoryview(data)
+    if view[:4] != _LZ4_MAGIC or len(view) < _LZ4_HEADER_BYTES_MIN:
+        raise _unreadable("does not begin with an lz4 frame")
+    flags = view[4]
+    if not flags & _LZ4_INDEPENDENT:
+        raise _unreadable("has linked blocks")
+    if flags & _LZ4_DICTIONARY:
+        raise _unreadable("needs a dictionary")
+    position = _LZ4_HEADER_BYTES_MIN + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    trailer_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    while position + 4 <= len(view):
+        size = _LZ4_BLOCK.unpack_from(view, position)[0] & _LZ4_BLOCK_BYTES
+        position += 4
+        if not size:  # the end mark
+            break
+        position += size + trailer_bytes
+    if position + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0) != len(view):
+        raise _unreadable("has more than one lz4 frame")
+
+
+def _unreadable(what: str) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"an lz4 block {what}: Kafka's clients read only one frame of independent blocks; set the producer's lz4 "
+        "library to independent blocks, or use another compression.type"
+    )
 
 
 _PACKAGES = {
