@@ -145,6 +145,29 @@ def test_another_target_takes_the_place_of_the_first_and_what_is_on_its_way_stil
     assert world.state("t") == ((3, 4), (), (), (3, 4))
 
 
+def test_a_replaced_reassignment_leaves_no_replica_behind_when_the_later_one_is_cancelled() -> None:
+    world = with_replicas(5, (1, 2))
+    world.move("t", 0, (1, 3))
+    epoch = world.partition("t").leader_epoch
+    world.move("t", 0, (1, 4))
+    assert world.state("t") == ((1, 4, 2), (4,), (2,), (1, 2)), "the copy on broker 3 is abandoned"
+    assert world.partition("t").leader_epoch == epoch + 1, "what broker 3 still sends is fenced"
+    world.move("t", 0, None)
+    assert world.state("t") == ((1, 2), (), (), (1, 2))
+
+
+def test_an_abandoned_replica_stays_while_too_few_others_are_in_sync() -> None:
+    world = MovesWorld(4)
+    world.topic("t", [(1, 2)], **{"min.insync.replicas": "2"})
+    topic_id = world.image.topic_ids["t"]
+    world.move("t", 0, (1, 3))
+    world.alter_isr(topic_id, 0, [1, 3])  # broker 2 lags, so the reassignment is about to end
+    world.move("t", 0, (1, 4))
+    assert world.state("t") == ((1, 4, 3, 2), (4,), (3, 2), (1, 3)), "without broker 3 nothing could be committed"
+    world.settle()
+    assert world.state("t")[:3] == ((1, 4), (), ())
+
+
 def test_going_back_by_name_is_as_good_as_cancelling() -> None:
     world = with_replicas(3, (1, 2))
     world.move("t", 0, (1, 3))

@@ -13,6 +13,10 @@ replica. If the first target of a reassignment is a new replica, the new replica
 step that removes replicas increments the leader epoch even without a new leader. As the first target, a new broker gets
 its leaderships with the reassignment, without waiting for ``leader.imbalance.per.broker.percentage``.
 
+Another reassignment of the partition may replace a reassignment in progress. The replicas that only the replaced
+reassignment was adding leave at once, so ``removing`` has original replicas only, and cancelling restores them. The
+abandoned replicas stay, as ``removing``, if too few in-sync replicas would remain without them (``is_enough``).
+
 Cancelling a reassignment restores the replicas that are not ``adding``. After a cancelled reassignment the original
 order of the replicas is lost, as in Kafka: the targets come first.
 
@@ -46,7 +50,9 @@ def begun(
     """The record that begins or replaces a reassignment; None if the partition already has the replicas ``targets``.
     ``elects``: if only the order of the replicas changes, elect the new first replica."""
     topic, partition = _found(electorate, key)
-    removing = tuple(each for each in partition.replicas if each not in targets)
+    leaving = tuple(each for each in partition.replicas if each not in targets)
+    original = tuple(each for each in leaving if each not in partition.adding)
+    removing = original if is_enough(electorate, topic, partition, (*targets, *original)) else leaving
     added = added_by(partition, targets)
     wanted = _with_replicas(electorate, partition, (*targets, *removing), added, removing)
     how = Election.PREFERRED if elects and not (added or removing) else Election.KEEP
@@ -87,9 +93,9 @@ def have_arrived(partition: PartitionImage) -> bool:
 
 
 def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
-    """Guard: whether the replicas that remain after a reassignment are enough to lead and to commit records. At least
-    one in-sync replica that works must remain. The replicas that remain after a reassignment must be enough for
-    acks=all, if the present replicas are enough."""
+    """Guard: whether the replicas that remain after a step of a reassignment are enough to lead and to commit records.
+    At least one in-sync replica that works must remain. The replicas that remain must be enough for acks=all, if the
+    present replicas are enough."""
     stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
     needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
     return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)
