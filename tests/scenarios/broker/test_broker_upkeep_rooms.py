@@ -20,6 +20,7 @@ from headrace_broker.upkeep.upkeep import Upkeep
 from headrace_core.clock import SystemClock
 from headrace_core.errors import DiskFullError, OffsetOutOfRangeError
 from headrace_core.log.compaction.cleaner import Cleaner
+from headrace_core.log.producer_state import ProducerTable
 from headrace_core.metadata.records import ConfigRecord, ConfigResourceType
 from headrace_core.records import encode_batch
 from headrace_core.telemetry import Emitter, LogCleaned, LogUncleanable, Metrics, SegmentsDeleted
@@ -376,5 +377,29 @@ def test_cleaners_that_may_plan_all_the_time_leave_the_processor_to_others(monke
             here.upkeep.start()
             await until(lambda: len(plans) >= 3)
         assert plans[2] - plans[0] >= 0.19
+
+    asyncio.run(scenario())
+
+
+def test_producers_expire_while_the_directorys_thread_creates_a_log() -> None:
+    """The check looks at the logs in the event loop, and the directory's thread adds a log between two of them."""
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders", partitions=2)
+            (writer,) = broker.storage.writers()
+            logs = writer.directory.logs
+
+            class TableOfALog(ProducerTable):
+                def __len__(self) -> int:
+                    logs[TopicPartition("created meanwhile", len(logs))] = logs[TopicPartition("orders", 0)]
+                    return super().__len__()
+
+            for log in logs.values():
+                log.producers = TableOfALog(next_offset=log.log_end_offset)
+            assert await Room(broker).upkeep.producers.check() == 0
+            assert len(logs) == 4
+            for added in [partition for partition in logs if partition.topic != "orders"]:
+                del logs[added]
 
     asyncio.run(scenario())

@@ -85,7 +85,8 @@ class ProducerExpiry:
         """Check the producers of all logs once; returns the number of removed producers."""
         gone = 0
         for writer in self._writers():
-            logs = [log for log in writer.directory.logs.values() if len(log.producers)]
+            # copy the values first: the directory's thread may create and delete logs at the same time
+            logs = [log for log in list(writer.directory.logs.values()) if len(log.producers)]
             for first in range(0, len(logs), _LOGS_AT_ONCE):
                 some = logs[first : first + _LOGS_AT_ONCE]
                 for found in await self._threads.run(partial(self._look, some)):
