@@ -708,7 +708,7 @@ def has_only_foreign_files(names: Sequence[str]) -> bool:
 def _foreign(path: str, partition: TopicPartition) -> StorageError:
     return StorageError(
         f"{path} has the name of a log, but no file of a log: the broker leaves the directory as it is, and cannot "
-        f"create the log of {partition} there; move the directory away"
+        f"create the log of {partition} there; move the directory away, then restart the broker"
     )
 
 
