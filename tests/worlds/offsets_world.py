@@ -83,6 +83,8 @@ class GroupsByHand:
         member_epoch: int,
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        in_transaction: bool = False,
     ) -> None:
         self.asked_about = partitions
         members = self.groups[group_id].members
@@ -92,6 +94,8 @@ class GroupsByHand:
             raise UnknownMemberIdError(f"no member {member_id!r} in {group_id!r}")
         if members[member_id] != member_epoch:
             raise StaleMemberEpochError(f"{member_id!r} is at epoch {members[member_id]}, not {member_epoch}")
+
+    def committed(self, group_id: str, member_id: str, now_ms: int) -> None: ...
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         if member_epoch >= 0 or member_id:

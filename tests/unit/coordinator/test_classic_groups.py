@@ -227,6 +227,19 @@ def test_a_group_has_a_largest_size() -> None:
         world.join()
 
 
+def test_more_members_with_an_id_than_there_is_room_for_do_not_all_join() -> None:
+    world = World(max_size=2)
+    ids = [world.answers[world.join(needs_known_id=True)].member_id for _ in range(4)]
+    for member_id in ids[:2]:
+        world.join(member_id)
+    for member_id in ids[2:]:
+        with pytest.raises(GroupMaxSizeReachedError):
+            world.join(member_id)
+    assert world.members() == ids[:2]
+    world.passes(SESSION_MS)
+    assert world.state is ClassicState.COMPLETING_REBALANCE, "the ids without room have expired"
+
+
 def test_a_silent_member_is_removed_and_the_others_rebalance() -> None:
     world = World()
     first, second = world.two()

@@ -211,13 +211,22 @@ class GroupsOfBothTypes:
         member_epoch: int,
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        in_transaction: bool = False,
     ) -> None:
         """Raise an error unless the member may commit offsets. For a classic group, ``member_epoch`` is the
         generation."""
         if self._is_classic(group_id):
-            self._classic.check_commit(group_id, member_id, member_epoch, instance_id)
+            self._classic.check_commit(group_id, member_id, member_epoch, instance_id, in_transaction=in_transaction)
         else:
             self._groups.check_commit(group_id, member_id, member_epoch, instance_id, partitions)
+
+    def committed(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Called when a member has committed offsets, outside of transactions."""
+        if self._is_classic(group_id):
+            self._classic.committed(group_id, member_id, now_ms)
+        else:
+            self._groups.committed(group_id, member_id, now_ms)
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """Raise an error unless the member may fetch offsets. Offset fetches of classic members are not checked, as in

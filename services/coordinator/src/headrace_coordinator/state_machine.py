@@ -142,14 +142,20 @@ class GroupStateMachine(StateMachine, Protocol):
         member_epoch: int,
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        in_transaction: bool = False,
     ) -> None:
         """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless the member may commit
-        offsets of ``partitions`` (topic, number).
+        offsets of ``partitions`` (topic, number). ``in_transaction``: the offsets belong to a transaction.
 
         A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
         members. With an epoch below its current epoch, a member may still commit partitions that it has owned since the
         lower epoch (KIP-1251). A request with an older epoch must name the partitions.
         """
+
+    def committed(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Called when ``check_commit`` has allowed a member's commit, outside of transactions. For a member of the
+        classic protocol, a commit counts as a heartbeat."""
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """Raise an error unless the member may fetch offsets. A request to fetch offsets with a negative epoch and

@@ -32,10 +32,5 @@ class SteadyClock:
         self._last_ms = now_ms
         return now_ms
 
-    @property
-    def last_ms(self) -> int:
-        """The latest steady time that ``read`` returned; 0 before the first call of ``read``."""
-        return 0 if self._last_ms is None else self._last_ms
-
     def wall(self, steady_ms: int) -> int:
         return steady_ms + self._ahead_ms

@@ -192,9 +192,20 @@ class ClassicGroups:
                     return True
         return False
 
-    def check_commit(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> None:
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        *,
+        in_transaction: bool = False,
+    ) -> None:
         """Raise an error unless the member may commit offsets (Kafka: ClassicGroup.validateOffsetCommit). Raises
-        UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError, RebalanceInProgressError."""
+        UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError, RebalanceInProgressError.
+
+        A member that has joined, and has no assignment yet, may commit in a transaction: for a producer of Kafka,
+        RebalanceInProgressError is a fatal error."""
         group = self._groups[group_id]
         if generation < 0 and not group.members:
             return
@@ -203,13 +214,19 @@ class ClassicGroups:
                 f"group {group_id!r}: only members may commit while the group has members "
                 f"({counted(len(group.members), 'member')}); stop the consumers first"
             )
-        member = self._member(group, member_id, instance_id)
+        self._member(group, member_id, instance_id)
         _check_generation(group, generation)
-        if group.state is ClassicState.COMPLETING_REBALANCE:
+        if group.state is ClassicState.COMPLETING_REBALANCE and not in_transaction:
             raise RebalanceInProgressError(
                 f"group {group_id!r} is rebalancing; commit after the member has its assignment"
             )
-        member.until_ms = max(member.until_ms, self._last_ms() + member.session_timeout_ms)
+
+    def committed(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Called when a member has committed offsets: a commit counts as a heartbeat, as in Kafka."""
+        group = self._groups[group_id]
+        member = group.members.get(member_id)
+        if member is not None:
+            self._touch(self._turn(now_ms), group, member)
 
     def delete(self, group_id: str) -> Decision:
         """Delete the group. Raises NonEmptyGroupError and GroupIdNotFoundError."""
@@ -301,11 +318,7 @@ class ClassicGroups:
         return self._add(request, turn, group, request.new_id)
 
     def _check_size(self, group: ClassicGroup) -> None:
-        if len(group.members) >= self._settings.max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} has {counted(len(group.members), 'member')}, and the coordinator's "
-                f"group.max.size is {self._settings.max_size}; stop a member, or raise group.max.size"
-            )
+        self._check_members(group)
         if len(group.pending) >= self._settings.pending_max:
             raise GroupMaxSizeReachedError(
                 f"group {group.group_id!r} has {counted(len(group.pending), 'pending member')} (a pending member has "
@@ -313,8 +326,18 @@ class ClassicGroups:
                 "allowed; retry when they have joined, or when their session timeout has removed them"
             )
 
+    def _check_members(self, group: ClassicGroup) -> None:
+        """Raise GroupMaxSizeReachedError if the group is full. More members may have received member ids than the
+        group has room for, so the check is repeated when they join."""
+        if len(group.members) >= self._settings.max_size:
+            raise GroupMaxSizeReachedError(
+                f"group {group.group_id!r} has {counted(len(group.members), 'member')}, and the coordinator's "
+                f"group.max.size is {self._settings.max_size}; stop a member, or raise group.max.size"
+            )
+
     def _join_known(self, request: Join, turn: _Turn, group: ClassicGroup) -> Decision:
         if request.member_id in group.pending:
+            self._check_members(group)
             if request.instance_id is not None:
                 raise InvalidRequestError(
                     f"member {request.member_id!r} got its id without an instance id, but the request has the "
@@ -633,9 +656,6 @@ class ClassicGroups:
 
     def _turn(self, now_ms: int) -> _Turn:
         return _Turn(now_ms, self._clock.read(now_ms, self._next_due()))
-
-    def _last_ms(self) -> int:
-        return self._clock.last_ms
 
     # -- checks -------------------------------------------------------------------------------------------------------
 

@@ -496,6 +496,8 @@ class Groups:
         member_epoch: int,
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        in_transaction: bool = False,
     ) -> None:
         """Raise UnknownMemberIdError, StaleMemberEpochError or FencedInstanceIdError unless the member may commit
         offsets.
@@ -518,6 +520,9 @@ class Groups:
                 raise
             # the member knows only what a client of the classic protocol knows
             raise IllegalGenerationError(error.message) from None
+
+    def committed(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Called when a member has committed offsets. In a KIP-848 group, commits are no heartbeats, as in Kafka."""
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """Raise an error unless the member may fetch offsets. A request to fetch offsets with a negative epoch and

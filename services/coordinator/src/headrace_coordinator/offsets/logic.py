@@ -150,6 +150,7 @@ class OffsetsLogic:
         self._check_size(request.group_id, sum(record_bytes(*record) for record in records))
         for partition, committed in accepted:
             self._apply(request.group_id, partition, committed)
+        self._groups.committed(request.group_id, request.member_id, now_ms)
         return Decision(records, OffsetsCommitted(results))
 
     def _accepted(
@@ -264,7 +265,9 @@ class OffsetsLogic:
             return
         if self._groups.exists(group_id):
             partitions = [(offset.topic, offset.partition) for offset in request.offsets]
-            self._groups.check_commit(group_id, request.member_id, epoch, request.instance_id, partitions)
+            self._groups.check_commit(
+                group_id, request.member_id, epoch, request.instance_id, partitions, in_transaction=in_transaction
+            )
         elif epoch >= 0:
             raise GroupIdNotFoundError(
                 f"member {request.member_id!r} of epoch {request.member_epoch} commits to group {group_id!r}, which "
