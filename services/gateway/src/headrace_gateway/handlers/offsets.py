@@ -12,6 +12,7 @@ from headrace_core.errors import (
     StaleMemberEpochError,
     TopicAuthorizationFailedError,
     UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
 )
 from headrace_core.rpc.limits import PARTITIONS_MAX, pages
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
@@ -74,7 +75,7 @@ async def offset_commit(call: Call, request: Message) -> Fields:
                 call.settings.request_timeout_ms,
             )
         except HeadraceError as error:
-            code = number(error) if call.version >= _MEMBER_EPOCHS else _for_old_clients(error)
+            code = number(error if call.version >= _MEMBER_EPOCHS else without_epochs(error))
             for result, _ in page:
                 result["error_code"] = code
             continue
@@ -95,12 +96,13 @@ def to_commit(topic: str, item: Message, topic_id: bytes = b"") -> Any:
     )
 
 
-def _for_old_clients(error: HeadraceError) -> int:
-    """The error number for a client that knows no member epochs; ILLEGAL_GENERATION makes the client join the group
-    again."""
+def without_epochs(error: HeadraceError) -> HeadraceError:
+    """The error of a commit for a client that knows no member epochs, and for each producer. After ILLEGAL_GENERATION,
+    a consumer joins its group again, and a producer can abort its transaction. Any other error number would end the
+    producer."""
     if isinstance(error, GroupIdNotFoundError | StaleMemberEpochError):
-        return IllegalGenerationError.number
-    return number(error)
+        return IllegalGenerationError(error.message)
+    return error
 
 
 async def offset_fetch(call: Call, request: Message) -> Fields:
@@ -147,8 +149,9 @@ async def _fetch_of_group(
             hidden = [_no_offset(index, TopicAuthorizationFailedError.number) for index in topic.partition_indexes]
             fields["topics"].append({**key, "partitions": hidden})
             continue
-        keys[name] = {**key, "partitions": []}
-        fields["topics"].append(keys[name])
+        if name not in keys:  # the request may name a topic twice
+            keys[name] = {**key, "partitions": []}
+            fields["topics"].append(keys[name])
         asked += [groups_pb2.PartitionName(topic=name, partition=index) for index in topic.partition_indexes]
     parts = list(pages(asked, PARTITIONS_MAX)) if topics is not None else [None]
     for part in parts if asked or topics is None else []:
@@ -208,7 +211,9 @@ async def offset_delete(call: Call, request: Message) -> Fields:
         for item in topic.partitions:
             result: Fields = {"partition_index": item.partition_index, "error_code": refused}
             results.append(result)
-            if refused:
+            if not refused and not call.cluster.has_partition(topic.name, item.partition_index):
+                result["error_code"] = UnknownTopicOrPartitionError.number
+            if result["error_code"]:
                 continue
             asked.append((result, groups_pb2.PartitionName(topic=topic.name, partition=item.partition_index)))
     for page in pages(asked, PARTITIONS_MAX) if asked else ():

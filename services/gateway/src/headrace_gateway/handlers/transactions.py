@@ -47,7 +47,7 @@ from ..errors import NONE, kafkas, number
 from ..wire.apis import Api
 from ..wire.schema import Message
 from .describe_groups import ask_coordinators, few_at_once, is_listed
-from .offsets import to_commit
+from .offsets import to_commit, without_epochs
 
 Fields = dict[str, Any]
 
@@ -209,16 +209,13 @@ async def _add_partitions(
 
 
 def _may_write(call: Call, topic: str) -> bool:
-    """Whether a client may add partitions of the topic to a transaction. As in Kafka, with an authorizer a client may
-    never add partitions of internal topics: it adds the offsets of groups by AddOffsetsToTxn."""
-    if not call.access.is_limited:
-        return True
+    """Whether a client may add partitions of the topic to a transaction. As in Kafka, no client may add partitions of
+    internal topics, even without an authorizer: a client adds the offsets of groups by AddOffsetsToTxn."""
     return topic not in INTERNAL_TOPICS and call.allows(WRITE, TOPIC, topic)
 
 
 def _exists(call: Call, partition: TopicPartition) -> bool:
-    topic = call.cluster.topic(partition.topic)
-    return topic is not None and 0 <= partition.partition < len(topic.partitions)
+    return call.cluster.has_partition(partition.topic, partition.partition)
 
 
 async def _add(
@@ -327,7 +324,7 @@ async def txn_offset_commit(call: Call, request: Message) -> Fields:
             )
         except HeadraceError as error:
             for result, _ in page:
-                result["error_code"] = _number(call, error)
+                result["error_code"] = _number(call, without_epochs(error))
             continue
         for (result, _), found in zip(page, answer.results, strict=True):
             result["error_code"] = kafkas(found.error.code)

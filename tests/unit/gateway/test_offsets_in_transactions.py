@@ -1,0 +1,68 @@
+"""Answers to TxnOffsetCommit: error numbers after which a producer of Kafka can abort its transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from headrace_core.errors import (
+    GroupIdNotFoundError,
+    HeadraceError,
+    IllegalGenerationError,
+    InvalidProducerEpochError,
+    ProducerFencedError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+from headrace_core.membership.metadata_state import MetadataState
+from headrace_gateway.call import Call
+from headrace_gateway.client import BOOTSTRAP, Client
+from headrace_gateway.cluster import Cluster
+from headrace_gateway.handlers.transactions import txn_offset_commit
+from headrace_gateway.settings import GatewaySettings
+from headrace_gateway.wire.apis import Api
+from headrace_gateway.wire.schema import request_body
+
+
+class Coordinator:
+    """Refuses each call with the error."""
+
+    def __init__(self, error: HeadraceError) -> None:
+        self.error = error
+
+    async def coordinator(self, *_: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (StaleMemberEpochError, IllegalGenerationError),
+        (GroupIdNotFoundError, IllegalGenerationError),
+        (IllegalGenerationError, IllegalGenerationError),
+        (UnknownMemberIdError, UnknownMemberIdError),
+        (ProducerFencedError, InvalidProducerEpochError),
+    ],
+)
+def test_a_member_of_an_old_epoch_ends_the_transaction_and_not_the_producer(
+    error: type[HeadraceError], seen: type[HeadraceError], version: int
+) -> None:
+    """Any error but UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and FENCED_INSTANCE_ID is fatal for Kafka's producer."""
+    body = request_body(Api.TXN_OFFSET_COMMIT, version)
+    partitions = [{"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}]
+    fields = {"transactional_id": "copy", "group_id": "g", "producer_id": 7, "producer_epoch": 3, "generation_id": 4,
+              "member_id": "m", "topics": [{"name": "t", "partitions": partitions}]}  # fmt: skip
+    call = Call(
+        Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP),
+        Api.TXN_OFFSET_COMMIT,
+        version,
+        "",
+        Cluster(MetadataState(), tuple),
+        cast("Any", Coordinator(error("refused"))),
+        GatewaySettings(broker_ports={}),
+    )
+    answer = asyncio.run(txn_offset_commit(call, body.read(bytes(body.write(fields)))))
+    assert answer["topics"][0]["partitions"] == [{"partition_index": 0, "error_code": seen.number}]
