@@ -40,6 +40,14 @@ _NEAREST = {
     1009: 16,  # FENCED_SHARD_EPOCH: NOT_COORDINATOR
     1010: 16,  # UNEXPECTED_LOG_END: NOT_COORDINATOR
 }
+#: Maps error numbers that Kafka's coordinator never sends to members of a group to the number that it sends instead.
+#: For Kafka's consumer, any other number in an answer to JoinGroup, SyncGroup or ConsumerGroupHeartbeat is a fatal
+#: error, which ``poll`` raises.
+_FOR_MEMBERS = {
+    6: 16,  # NOT_LEADER_OR_FOLLOWER: NOT_COORDINATOR
+    7: 15,  # REQUEST_TIMED_OUT: COORDINATOR_NOT_AVAILABLE
+    56: 16,  # KAFKA_STORAGE_ERROR: NOT_COORDINATOR
+}
 
 
 def kafkas(code: int) -> int:
@@ -50,3 +58,9 @@ def kafkas(code: int) -> int:
 def number(error: HeadraceError | None) -> int:
     """Kafka's error number of ``error``; 0 for None."""
     return NONE if error is None else kafkas(error.number)
+
+
+def for_members(code: int) -> int:
+    """Like ``kafkas``, for an answer about the membership in a group."""
+    found = kafkas(code)
+    return _FOR_MEMBERS.get(found, found)

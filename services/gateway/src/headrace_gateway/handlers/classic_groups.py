@@ -5,14 +5,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.errors import GroupAuthorizationFailedError, HeadraceError, UnknownMemberIdError
+from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
+    GroupAuthorizationFailedError,
+    HeadraceError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from headrace_core.item_errors import error_to_proto
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
 from ..access import GROUP as GROUP_RESOURCE
 from ..access import READ
 from ..call import Call
 from ..cluster import GROUP
-from ..errors import kafkas, number
+from ..errors import NONE, for_members, kafkas
 from ..wire.schema import Message
 
 Fields = dict[str, Any]
@@ -50,9 +57,9 @@ async def join_group(call: Call, request: Message) -> Fields:
             GROUP, request.group_id, groups_pb2_grpc.GroupsStub, "JoinGroup", asked, timeout_ms
         )
     except HeadraceError as error:
-        return {"error_code": number(error), "generation_id": -1, "member_id": request.member_id}
+        return {"error_code": for_members(error.number), "generation_id": -1, "member_id": request.member_id}
     return {
-        "error_code": kafkas(answer.error.code),
+        "error_code": for_members(answer.error.code),
         "generation_id": answer.generation_id,
         "protocol_type": answer.protocol_type or None,
         "protocol_name": answer.protocol_name or None,
@@ -82,9 +89,16 @@ async def sync_group(call: Call, request: Message) -> Fields:
     )
     for each in request.assignments:
         asked.assignments.add(member_id=each.member_id, assignment=each.assignment)
-    answer = await call.coordinator(GROUP, request.group_id, groups_pb2_grpc.GroupsStub, "SyncGroup", asked, _WAIT_MS)
+    try:
+        answer = await call.coordinator(
+            GROUP, request.group_id, groups_pb2_grpc.GroupsStub, "SyncGroup", asked, _WAIT_MS
+        )
+    except HeadraceError as error:
+        answer = groups_pb2.SyncGroupResponse(error=error_to_proto(error))
+    code = for_members(answer.error.code)
     return {
-        "error_code": kafkas(answer.error.code),
+        # While the group is loaded, the member joins again, as in Kafka: clients do not expect the number itself.
+        "error_code": RebalanceInProgressError.number if code == CoordinatorLoadInProgressError.number else code,
         "protocol_type": answer.protocol_type or None,
         "protocol_name": answer.protocol_name or None,
         "assignment": answer.assignment,
@@ -99,15 +113,20 @@ async def heartbeat(call: Call, request: Message) -> Fields:
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
     )
-    answer = await call.coordinator(
-        GROUP,
-        request.group_id,
-        groups_pb2_grpc.GroupsStub,
-        "ClassicHeartbeat",
-        asked,
-        call.settings.request_timeout_ms,
-    )
-    return {"error_code": kafkas(answer.error.code)}
+    try:
+        answer = await call.coordinator(
+            GROUP,
+            request.group_id,
+            groups_pb2_grpc.GroupsStub,
+            "ClassicHeartbeat",
+            asked,
+            call.settings.request_timeout_ms,
+        )
+    except HeadraceError as error:
+        answer = groups_pb2.ClassicHeartbeatResponse(error=error_to_proto(error))
+    code = for_members(answer.error.code)
+    # While the group is loaded, each heartbeat succeeds, as in Kafka: clients do not expect the number itself.
+    return {"error_code": NONE if code == CoordinatorLoadInProgressError.number else code}
 
 
 async def leave_group(call: Call, request: Message) -> Fields:
