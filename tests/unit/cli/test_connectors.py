@@ -447,13 +447,13 @@ def test_a_worker_that_answers_too_late_or_breaks_off_may_have_done_it(capsys: p
         (200, b"[1]", "JSON that Kafka Connect does not send"),
         (200, b'{"x": 1}', "JSON that Kafka Connect does not send"),
         (200, b'{"x": {"info": {"config": {}}, "status": {"connector": {}}}}', "JSON that Kafka Connect does not send"),
-        (302, b"{}", "answered with status 302: no reason is given"),
+        (302, b"{}", "answered with HTTP status 302: no reason is given"),
         (
             500,
             b'{"error_code": 500, "message": "Request\\ntimed\\u001b[31m out"}',
             "status 500: Request timed?[31m out",
         ),
-        (401, b'{"error_code": 401, "message": "who?"}', "refused the user (status 401: who?); write the URL as"),
+        (401, b'{"error_code": 401, "message": "who?"}', "refused the user (HTTP status 401: who?); write the URL as"),
     ],
 )
 def test_an_answer_that_is_none_is_an_error_of_one_line(

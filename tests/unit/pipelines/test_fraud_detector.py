@@ -258,7 +258,7 @@ def test_bad_records_become_dead_letters_and_the_others_count(shard: Shard) -> N
     assert sorted(reasons(found)) == [
         (1, "customer: not the customer in the record's key"),
         (2, "value: malformed JSON"),
-        (3, "cents: missing, or not a whole number of 1 or more"),
+        (3, "cents: missing, or not a whole number from 1 to 2**53 - 1"),
         (4, "value: not a JSON object"),
     ]
     assert shard.known("accounts") == {"c"}

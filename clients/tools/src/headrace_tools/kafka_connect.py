@@ -346,7 +346,7 @@ def _document(worker: _Worker, response: http.client.HTTPResponse, raw: bytes, w
         return json.loads(raw) if raw.strip() else None
     except (ValueError, RecursionError):
         raise ConnectError(
-            f"cannot {what}: {worker.url} answers with status {response.status} and "
+            f"cannot {what}: {worker.url} answers with HTTP status {response.status} and "
             f"{plain(response.headers.get_content_type())} in place of JSON; is Kafka Connect at this address?",
             status=response.status,
         ) from None
@@ -368,13 +368,13 @@ def _accepted(answer: _Answer, what: str) -> _Answer:
         )
     if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
         raise ConnectError(
-            f"cannot {what}: {answer.url} refused the user (status {status}: {said}); write the URL as "
+            f"cannot {what}: {answer.url} refused the user (HTTP status {status}: {said}); write the URL as "
             "http://USER:PASSWORD@HOST:PORT",
             status=status,
         )
     if (reasons := _config_faults(answer)) is not None:
         raise InvalidConnectorConfigError(f"cannot {what}: {'; '.join(reasons)}", reasons=reasons, status=status)
-    raise ConnectError(f"cannot {what}: {answer.url} answered with status {status}: {said}", status=status)
+    raise ConnectError(f"cannot {what}: {answer.url} answered with HTTP status {status}: {said}", status=status)
 
 
 _NO_CLASS = re.compile(r"Failed to find any class that implements (\w+) and which name matches (\S+?),")

@@ -143,7 +143,7 @@ TLS_FILES = (
     ),
 )
 
-#: Keys of TLS on servers.
+#: Configuration keys for TLS on servers.
 TLS = (
     *_TLS_COMMON,
     *TLS_FILES,
@@ -177,7 +177,7 @@ TLS = (
     ),
 )
 
-#: Keys of TLS on clients.
+#: Configuration keys for TLS on clients.
 CLIENT_TLS = (*_TLS_COMMON, *TLS_FILES)
 
 # -- SASL (users, mechanisms, sessions) --------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ _KERBEROS_COMMON = (
     ),
 )
 
-#: Keys of GSSAPI on clients.
+#: Configuration keys for GSSAPI on clients.
 _KERBEROS_CLIENT = (
     *_KERBEROS_COMMON,
     honoured(
@@ -340,7 +340,7 @@ _KERBEROS_CLIENT = (
     ),
 )
 
-#: Keys of GSSAPI on servers.
+#: Configuration keys for GSSAPI on servers.
 _KERBEROS_SERVER = (
     *_KERBEROS_COMMON,
     honoured(
@@ -371,7 +371,7 @@ _KERBEROS_SERVER = (
     ),
 )
 
-#: Keys for the verification of OAUTHBEARER tokens on servers.
+#: Configuration keys for the verification of OAUTHBEARER tokens on servers.
 _VERIFICATION = (
     honoured(
         "sasl.oauthbearer.jwks.endpoint.url",
@@ -452,7 +452,8 @@ def _altered_per_broker(key: ConfigKey) -> ConfigKey:
     return key
 
 
-#: Keys of SASL on servers. ``listener.name.NAME.MECHANISM.sasl.jaas.config`` has priority over sasl.jaas.config.
+#: Configuration keys for SASL on servers. ``listener.name.NAME.MECHANISM.sasl.jaas.config`` has priority over
+#: sasl.jaas.config.
 _SASL = (
     honoured(
         "sasl.enabled.mechanisms",
@@ -542,7 +543,7 @@ _SASL = (
 )
 SASL: tuple[ConfigKey, ...] = tuple(map(_altered_per_broker, _SASL))
 
-#: Keys of SASL on clients.
+#: Configuration keys for SASL on clients.
 CLIENT_SASL: tuple[ConfigKey, ...] = (
     honoured(
         "sasl.mechanism",

@@ -79,7 +79,7 @@ def without_newer_fields(record: MetadataRecord) -> MetadataRecord:
 
 
 def what_forbids(image: MetadataImage, level: int) -> list[str]:
-    """Name the parts of the image that a log at ``level`` of metadata.version cannot have, for an error message."""
+    """Name the parts of the image that need a metadata.version above ``level``. An error message lists them."""
     found = [] if level >= 3 else [what for what, is_there in _of_level_3(image.security) if is_there]
     if level >= 2:
         return found

@@ -52,7 +52,7 @@ class BothProtocols:
         return str(self._directory / ("tls" if encrypts else "plain"))
 
     async def connect(self, front: _Front, *, encrypts: bool) -> None:
-        """Open a connection to the server's Unix socket for the client's end ``front``."""
+        """Connect a client, whose connection is ``front``, to a Unix socket of the gRPC server."""
         try:
             await asyncio.get_running_loop().create_unix_connection(
                 lambda: _Back(self, front), self._path(encrypts=encrypts)

@@ -45,7 +45,7 @@ def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
 
 async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
     """Find the positions of many partitions with one request per leader. Partitions whose lookup fails stay without a
-    position; ``find_position`` tries them again and raises the cause."""
+    position; ``find_position`` looks them up again, and raises the error."""
     engine = fetcher.engine
     with contextlib.suppress(HeadraceError):
         await _begin_where_committed(fetcher, lost, TOGETHER_S)
@@ -122,7 +122,8 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
             position=at,
             divergent_offset=divergent,
         )
-    logger.warning("%s: the log was truncated below offset %d; reading continues at %s", tp, at, divergent)
+    where = "the offset of auto.offset.reset" if divergent is None else f"offset {divergent}"
+    logger.warning("%s: the log was truncated before offset %d, the position; continuing at %s", tp, at, where)
     tracked.may_be_truncated = False
     if divergent is None:
         tracked.fetch_at, tracked.reset, tracked.asks_group = None, None, False

@@ -139,8 +139,8 @@ class Engine:
         )
 
     async def learn(self, topics: Iterable[str]) -> None:
-        """Read the metadata of many topics with one request. For a topic that the response lacks, the method ``topic``
-        tries again or raises the cause."""
+        """Read the metadata of many topics with one request. If the response has no metadata of a topic, a later
+        call of ``topic`` requests them again or raises the error."""
         with contextlib.suppress(HeadraceError):
             deadline = self.deadline(self.request_timeout_s)
             await self.metadata.refresh(topics, create=self.create_topics, unless_known=True, deadline=deadline)

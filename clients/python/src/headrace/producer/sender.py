@@ -236,7 +236,8 @@ class Sender:
         self._orphans.update(dict.fromkeys(queues))
 
     def adopt_orphans(self) -> None:
-        """Assign to links the queues that had no leader, or that waited for their old leader."""
+        """Assign each queue without a link to the link of its partition's leader, if the metadata show a leader, and
+        the old leader has answered the queue's requests."""
         if self._closed:
             return
         orphans, self._orphans = self._orphans, {}

@@ -418,7 +418,7 @@ class SchemaRegistry:
             return answer.document
         document = answer.document if isinstance(answer.document, dict) else {}
         code = _error_code(answer)
-        said = str(document.get("message") or f"status {answer.status}")
+        said = str(document.get("message") or f"HTTP status {answer.status}")
         number = version if isinstance(version, int) else None
         place: dict[str, Any] = {"subject": subject, "version": number, "schema_id": schema_id}
         if answer.status == 404 and schema_id is not None:
@@ -438,7 +438,7 @@ class SchemaRegistry:
             said += "; set basic.auth.user.info or bearer.auth.token"
         named = "" if subject is None else f" of subject {subject!r}"
         raise RegistryRefusedError(
-            f"cannot {what}{named}: {said} (status {answer.status}, code {code})",
+            f"cannot {what}{named}: {said} (HTTP status {answer.status}, code {code})",
             status=answer.status,
             error_code=code,
             **place,

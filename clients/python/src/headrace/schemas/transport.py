@@ -229,12 +229,12 @@ def _answer(response: http.client.HTTPResponse, raw: bytes) -> Answer:
     except (ValueError, RecursionError):
         kind = response.headers.get_content_type()
         raise _Failed(
-            f"status {response.status} with {kind} instead of JSON: is this the address of a schema registry?",
+            f"HTTP status {response.status} with {kind} instead of JSON: is this the address of a schema registry?",
             may_have_arrived=True,
         ) from None
     if response.status in _BUSY:
         said = document.get("message") if isinstance(document, dict) else None
-        raise _Failed(f"status {response.status}{f': {said}' if said else ''}", may_have_arrived=True)
+        raise _Failed(f"HTTP status {response.status}{f': {said}' if said else ''}", may_have_arrived=True)
     return Answer(response.status, document)
 
 

@@ -120,8 +120,8 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The cluster of a run. ``gateways``: the gateways for Kafka's clients. ``registry_urls``: the registry for events
-    in Avro."""
+    """The cluster of a run. ``gateways``: addresses of the gateways, which Kafka's clients use. ``registry_urls``: URLs
+    of the schema registry for events in Avro."""
 
     access: Access
     gateways: str

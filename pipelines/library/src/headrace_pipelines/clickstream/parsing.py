@@ -27,9 +27,9 @@ _ASSETS = r"(?i)\.(png|jpg|jpeg|gif|ico|css|js|svg|ttf|woff|eot)$"
 def parsed(records: DataFrame) -> DataFrame:
     """One row for each record of the log: its position, the request, and the reason if the line is bad.
 
-    ``records`` has the source's columns with headers. Each row has the columns of ``records``, ``reason`` (null for a
-    good line), and the columns of a request. When a replay of dead letters sends a line again, the line gets a new name
-    (column ``line``). The query then does not drop the line as a repeat.
+    ``records`` has the columns of the Spark source, ``headers`` included. Each row has the columns of ``records``,
+    ``reason`` (null for a good line), and the columns of a request. When a replay of dead letters sends a line again,
+    the line gets a new name (column ``line``). The query then does not drop the line as a repeat.
     """
     position = F.concat_ws("-", "topic", F.concat_ws("@", "partition", "offset"))
     name = F.filter("headers", lambda each: each["key"] == LINE_HEADER)

@@ -95,7 +95,8 @@ Row = tuple[Any, ...]
 
 
 def detected(records: DataFrame, account_wait_ms: int = ACCOUNT_WAIT_MS) -> DataFrame:
-    """The alerts and the dead letters for the records of the source (with headers), as rows of the sink."""
+    """The alerts and the dead letters for the records of the source, as rows of the sink. ``records`` has the
+    source's columns, ``headers`` included."""
     rows = records.select(
         F.pmod(F.xxhash64("key"), F.lit(SHARDS)).cast("int").alias("shard"),
         F.unix_millis("timestamp").alias("sent_ms"),

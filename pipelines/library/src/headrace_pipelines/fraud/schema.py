@@ -116,7 +116,7 @@ def _object(text: bytes | None) -> dict[str, Any]:
 def _whole(found: dict[str, Any], name: str, least: int) -> int:
     value = found.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**53:
-        raise InvalidRecordError(f"{name}: missing, or not a whole number of {least} or more")
+        raise InvalidRecordError(f"{name}: missing, or not a whole number from {least} to 2**53 - 1")
     return value
 
 

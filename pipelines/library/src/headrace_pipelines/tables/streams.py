@@ -53,9 +53,9 @@ def batch_of(frame: DataFrame, number: int) -> Batch:
     query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     if not query:
         raise UnsupportedVersionError(
-            f"a lake table needs Spark's local property {_QUERY_ID}, but pyspark {pyspark_version} gave "
-            "none: call batch_of within foreachBatch of a classic session, or pass Batch(NAME, number) with a new "
-            "name for each checkpoint"
+            f"a lake table needs Spark's local property {_QUERY_ID}, but pyspark {pyspark_version} did not set it: "
+            "call batch_of within foreachBatch of a classic session, or pass Batch(NAME, number) with a new name for "
+            "each checkpoint"
         )
     return Batch(query, number)
 

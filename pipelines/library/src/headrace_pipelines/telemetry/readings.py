@@ -36,9 +36,9 @@ _BAD = (
 
 
 def judged(records: DataFrame) -> DataFrame:
-    """One row for each record of the source (with headers). A row has the source's columns, the fields of a reading,
-    ``reason`` and ``at``. ``reason`` is null for a good reading and for a tick; ``at`` is the event time with its
-    watermark.
+    """One row for each record of the source, which also has the column ``headers``. A row has the source's columns, the
+    fields of a reading, ``reason`` and ``at``. ``reason`` is null for a good reading and for a tick; ``at`` is the
+    event time with its watermark.
 
     ``at`` of a tick or a bad record is the record's timestamp. A tick has null fields."""
     parsed = records.select(*NEEDED, F.from_json(F.col("value").cast("string"), READING).alias("reading"))

@@ -126,7 +126,7 @@ def described(
     for user, times in named.items():
         error: HeadraceError | None = None
         if times > 1:
-            error = DuplicateResourceError(f"user {user[:100]!r} is named twice in the request")
+            error = DuplicateResourceError(f"user {user[:100]!r} is named more than once in the request")
         elif user not in of_user:
             error = ResourceNotFoundError(f"user {user[:100]!r} has no SCRAM credential")
         found.append((user, error, [] if error else of_user[user]))
