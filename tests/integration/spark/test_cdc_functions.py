@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from headrace_core.errors import InvalidArgumentError
 from headrace_pipelines.cdc import replica
@@ -34,6 +35,13 @@ PRICE = {
     "type": "bytes", "optional": True, "field": "price", "name": "org.apache.kafka.connect.data.Decimal",
     "parameters": {"scale": "2", "connect.decimal.precision": "10"},
 }  # fmt: skip
+PRINT = {"type": "bytes", "optional": True, "field": "print"}
+DAY = {"type": "int32", "optional": True, "field": "day", "name": "io.debezium.time.Date"}
+AT = {"type": "int64", "optional": True, "field": "at", "name": "io.debezium.time.MicroTimestamp"}
+ZONED = {"type": "string", "optional": True, "field": "zoned", "name": "io.debezium.time.ZonedTimestamp"}
+DAYS = {"type": "array", "optional": True, "field": "days", "items": DAY}
+#: PostgreSQL's ``infinity`` as Debezium writes it.
+FOREVER = {"day": 2**31 - 1, "at": 9_223_371_331_200_000_000, "zoned": "+294247-01-10T04:00:54.775Z"}
 TOPIC = "shop.public.things"
 
 
@@ -143,6 +151,40 @@ def test_a_row_that_does_not_fit_gets_a_reason(spark: Any, key: Any, after: dict
     assert reason in found[REASON]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"day": FOREVER["day"]},
+        {"at": FOREVER["at"]},
+        {"day": -719_163},  # the last day before the year 1
+        {"at": -62_135_596_800_000_001},
+        {"at": 253_402_300_800_000_000},  # the year 10000
+        {"days": [0, 2**31 - 1]},
+    ],
+    ids=str,
+)
+def test_a_time_that_no_lake_can_hold_gets_a_reason(spark: Any, wrong: dict[str, Any]) -> None:
+    log = Log()
+    log.event("c", 1, {"id": 1, **wrong})
+    log.event("c", 2, {"id": 2, "day": 2_932_896, "at": -62_135_596_800_000_000, "days": [None, 1]})
+    found = typed(spark, log, ID, DAY, AT, ZONED, DAYS)
+    (name,) = wrong
+    assert [each[REASON] for each in found] == [f"column {name}: the time is not in the years 1 to 9999", None]
+
+
+def test_text_that_is_no_base64_gets_a_reason(spark: Any) -> None:
+    log = Log()
+    log.event("c", 1, {"id": 1, "print": "!!!"})
+    log.event("c", 2, {"id": 2, "print": None})
+    assert [each[REASON] for each in typed(spark, log, ID, PRINT)] == ["column print: not base64", None]
+    key = {"type": "struct", "fields": [{**PRINT, "field": "id", "optional": False}]}
+    bad = json.dumps({"schema": key, "payload": {"id": "!!!"}}).encode()
+    keyed = events(frame(spark, log).where("offset = 1").withColumn("key", F.lit(bad)))
+    row = columns_of_row(json.dumps(value_schema(ID, PRINT)))
+    (found,) = typed_rows(keyed, columns_of_key(json.dumps(key)), row).collect()
+    assert found[REASON] == "column id: not base64"
+
+
 def content(lake: Lake, topic: str = TOPIC) -> dict[int, dict[str, Any]]:
     rows = lake.table(table_of(topic)).read().to_pylist()
     found = {row["id"]: {name: value for name, value in row.items() if not name.startswith("__")} for row in rows}
@@ -187,6 +229,20 @@ def test_batches_become_rows_of_both_lakes_and_dead_letters_keep_their_records(s
             (TOPIC, 4, b"broken"),
         ]
         assert "'name': it is string in the table and int32" in letters[0][REASON]
+
+
+@pytest.mark.usefixtures("numbered")
+def test_a_row_that_is_valid_for_ever_stops_no_table(spark: Any, tmp_path: Path) -> None:
+    log, every, fields = Log(), lakes(tmp_path), (ID, DAY, AT, ZONED)
+    log.event("c", 1, {"id": 1, "day": FOREVER["day"]}, *fields)
+    log.event("c", 2, {"id": 2, "day": 1, "at": 0}, *fields)
+    log.event("c", 3, {"id": 3, "at": FOREVER["at"]}, *fields)
+    log.event("c", 4, {"id": 4, "zoned": FOREVER["zoned"]}, *fields)
+    write_batch(every)(frame(spark, log), 0)
+    for lake in every:
+        assert content(lake).keys() == {2}
+        letters = lake.table(DEAD_LETTERS).read().sort_by("offset").to_pylist()
+        assert [each["offset"] for each in letters] == [0, 2, 3]
 
 
 @pytest.mark.usefixtures("numbered")

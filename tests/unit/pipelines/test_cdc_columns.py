@@ -85,6 +85,12 @@ def test_keys_must_not_be_null() -> None:
         (row_schema(field("__lsn", "int32")), "'__lsn' has a backtick in its name, or begins with '__'"),
         (row_schema(field("a`b", "int32")), "'a`b' has a backtick in its name"),
         (row_schema(field("x", "int128")), "'int128', which is not a type of Kafka Connect"),
+        (
+            row_schema(field("x", "int32", name="io.debezium.time.MicroTimestamp")),
+            "needs the type 'int64', not 'int32'",
+        ),
+        (row_schema(field("x", "string", name="io.debezium.time.Date")), "needs the type 'int32', not 'string'"),
+        (row_schema(field("x", "int64", name="io.debezium.time.ZonedTimestamp")), "needs the type 'string'"),
         (row_schema({"type": "int32"}), "has no name"),
         (row_schema(field("x", "bytes", name="org.apache.kafka.connect.data.Decimal")), "has no scale"),
         (

@@ -194,6 +194,16 @@ def test_new_columns_are_added_and_null_before(open_table: Open) -> None:
     assert not table.append(rows(2, **everything), Batch("q", 1))
 
 
+@pytest.mark.parametrize("day", [2**31 - 1, 2_932_897], ids=["infinity", "the year 10000"])
+def test_a_day_that_would_damage_the_table_is_refused_and_nothing_is_written(open_table: Open, day: int) -> None:
+    """PostgreSQL's ``infinity`` made delta-rs panic; with a day of the year 10000 no row could be read any more."""
+    table = open_table()
+    table.append(rows(1, day=pa.array([0], pa.date32())))
+    with pytest.raises(InvalidColumnsError, match="the column 'day' has a time that is not in the years 1 to 9999"):
+        table.append(rows(2, day=pa.array([day], pa.date32())))
+    assert keys_of(open_table()) == [1]
+
+
 def test_a_changed_type_is_refused_and_nothing_is_written(open_table: Open) -> None:
     table = open_table()
     table.append(rows(1, delay=pa.array([5], pa.int32())), Batch("q", 0))

@@ -67,6 +67,40 @@ def test_nanoseconds_are_not_cut_silently() -> None:
         normalized(pa.table({"at": pa.array([1_500], pa.timestamp("ns"))}), "t")
 
 
+DAY, AT = pa.date32(), pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (DAY, -719_163),  # the day before the year 1
+        (DAY, 2_932_897),  # the first day of the year 10000
+        (DAY, 2**31 - 1),
+        (AT, -62_135_596_800_000_001),
+        (AT, 253_402_300_800_000_000),
+        (pa.timestamp("ms", "UTC"), 253_402_300_800_000),
+        (pa.list_(DAY), [0, None, 2**31 - 1]),
+        (pa.map_(pa.string(), AT), [("a", 0), ("b", 2**62)]),
+        (pa.struct([("a", pa.list_(AT))]), {"a": [2**62]}),
+    ],
+    ids=str,
+)
+def test_a_time_that_would_damage_a_table_is_refused(kind: pa.DataType, value: Any) -> None:
+    rows = pa.table({"fine": pa.array([1, 2]), "at": pa.array([None, value], kind)})
+    with pytest.raises(InvalidColumnsError, match="the column 'at' has a time that is not in the years 1 to 9999"):
+        normalized(rows, "t")
+    assert normalized(rows.slice(0, 1), "t").num_rows == 1  # the other row, in an array that also has the time
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [(DAY, [-719_162, 2_932_896]), (AT, [-62_135_596_800_000_000, 253_402_300_799_999_999])],
+    ids=str,
+)
+def test_the_first_and_the_last_time_are_right(kind: pa.DataType, values: list[int]) -> None:
+    assert normalized(pa.table({"at": pa.array(values, kind)}), "t")["at"].to_pylist()[1].year == 9999
+
+
 def test_names_that_differ_in_case_only_are_refused() -> None:
     with pytest.raises(InvalidColumnsError, match="two columns are named 'day'"):
         normalized(pa.table({"Day": [1], "day": [2]}), "t")

@@ -50,6 +50,12 @@ _TIMES = {
     "org.apache.kafka.connect.data.Timestamp": pa.timestamp("ms"),
     "io.debezium.time.MicroTimestamp": pa.timestamp("us"),
 }
+_ZONED = "io.debezium.time.ZonedTimestamp"
+#: The type that the values of a time have in the event.
+_KINDS_OF_TIMES = {
+    _ZONED: "string",
+    **{meaning: "int32" if pa.types.is_date(cast) else "int64" for meaning, cast in _TIMES.items()},
+}
 
 
 class EventSchemaError(InvalidArgumentError):
@@ -137,7 +143,9 @@ def _column(field: Mapping[str, Any]) -> Column:
         return Column(name, _decimal(name, field.get("parameters")), is_nullable)
     if kind == "bytes":
         return Column(name, "STRING", is_nullable, is_base64=True)
-    if meaning == "io.debezium.time.ZonedTimestamp":
+    if isinstance(meaning, str) and (expected := _KINDS_OF_TIMES.get(meaning, kind)) != kind:
+        raise EventSchemaError(f"the column {name!r} is a {meaning}, which needs the type {expected!r}, not {kind!r}")
+    if meaning == _ZONED:
         return Column(name, "TIMESTAMP", is_nullable)
     if kind not in _PLAIN:
         raise EventSchemaError(f"the column {name!r} has the type {kind!r}, which is not a type of Kafka Connect")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructType
 
 from ..expectations import REASON
+from ..tables.columns import DAYS, MICROSECONDS
 from .columns import CORRUPT, Column
 from .events import excerpt, parsed_json
 
@@ -40,8 +42,9 @@ def typed_rows(events: DataFrame, key: Sequence[Column], row: Sequence[Column]) 
     )
     of_key = [column.name for column in key]
     required = [column.name for column in row if not column.is_nullable or column.name in of_key]
-    fault = F.coalesce(_fault("data", "after", required), _lost())
-    reason = F.coalesce(_fault("key", "key_row", of_key), F.when(F.col("op") != "d", fault))
+    fault = F.coalesce(_fault("data", "after", required), _lost(), *_wrong_values("data", row))
+    of_the_key = F.coalesce(_fault("key", "key_row", of_key), *_wrong_values("key", key))
+    reason = F.coalesce(of_the_key, F.when(F.col("op") != "d", fault))
     return parsed.select(
         *POSITION,
         _decoded("key", key).alias("key"),
@@ -63,6 +66,36 @@ def _fault(struct: str, text: str, required: Sequence[str]) -> SparkColumn:
     missing = [F.when(parsed[name].isNull(), F.lit(f"column {name}: null or missing")) for name in required]
     broken = F.concat(F.lit("the row does not fit the schema of the event: "), excerpt(F.col(text)))
     return F.coalesce(F.when(parsed.isNull() | parsed[CORRUPT].isNotNull(), broken), *missing)
+
+
+def _wrong_values(struct: str, columns: Sequence[Column]) -> list[SparkColumn]:
+    """The faults of values that fit their JSON type, and that a lake cannot hold: text that is no base64, and times in
+    other years than 1 to 9999, such as PostgreSQL's ``infinity``. Each fault is null for a correct value."""
+    found = []
+    for column in columns:
+        value = F.col(struct)[column.name]
+        if column.is_base64:
+            is_wrong = value.isNotNull() & _unbase64(value).isNull()
+            found.append(F.when(is_wrong, F.lit(f"column {column.name}: not base64")))
+        elif (is_wrong_time := _has_other_years(column)) is not None:
+            is_wrong = F.exists(value, is_wrong_time) if column.json.startswith("ARRAY<") else is_wrong_time(value)
+            found.append(F.when(is_wrong, F.lit(f"column {column.name}: the time is not in the years 1 to 9999")))
+    return found
+
+
+def _has_other_years(column: Column) -> Callable[[SparkColumn], SparkColumn] | None:
+    """The condition that a value, or an element of an array, is not in the years 1 to 9999; None for a column without
+    times."""
+    first, last = MICROSECONDS
+    cast = column.cast
+    if cast is None:
+        is_zoned = column.json in ("TIMESTAMP", "ARRAY<TIMESTAMP>")
+        return (lambda value: ~F.unix_micros(value).between(first, last)) if is_zoned else None
+    cast = cast.value_type if pa.types.is_list(cast) else cast
+    if pa.types.is_date(cast):
+        return lambda value: ~value.between(*DAYS)
+    unit = 1_000 if cast.unit == "ms" else 1
+    return lambda value: ~value.between(first // unit, last // unit)
 
 
 def _decoded(struct: str, columns: Sequence[Column]) -> SparkColumn:

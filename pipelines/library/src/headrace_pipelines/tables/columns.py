@@ -2,6 +2,9 @@
 
 A table accepts new columns, which are null in older rows. A column keeps its type: a write may have a narrower type
 (``int32`` for ``int64``), which is widened, but no other type. All columns may be null.
+
+Dates and timestamps are in the years 1 to 9999. Other years would damage a table. delta-rs writes a date of the year
+10000, and can then read no row of the table. pyiceberg and the standard library of Python have no other years.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ _WIDENED = {
 _DIGITS_MAX = 38
 #: Pairs of types: rows with the first type may be written into a table column of the second type.
 _NARROWER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+#: The first and the last day, and the first and the last microsecond, of the years 1 to 9999; counted from 1970.
+DAYS = (-719_162, 2_932_896)
+MICROSECONDS = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
 def normal_type(kind: pa.DataType) -> pa.DataType | None:
@@ -75,8 +81,31 @@ def normalized(rows: pa.Table, table: str) -> pa.Table:
                 f"cannot write to table {table}: the column {field.name!r} does not fit {kind}: {error}; round or cast "
                 "it in the query"
             ) from error
+        if any(map(_has_other_years, columns[-1].chunks)):
+            raise InvalidColumnsError(
+                f"cannot write to table {table}: the column {field.name!r} has a time that is not in the years 1 to "
+                "9999; filter such rows, or replace the time by null in the query"
+            )
         fields.append(pa.field(field.name, kind))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _has_other_years(values: pa.Array) -> bool:
+    """Whether a date or timestamp is not in the years 1 to 9999, at any depth. ``values`` have a type of a table."""
+    kind = values.type
+    if pa.types.is_list(kind):
+        return _has_other_years(values.flatten())
+    if pa.types.is_map(kind):  # the entries of a slice are a part of the entries
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return any(_has_other_years(each.slice(first, last - first)) for each in (values.keys, values.items))
+    if pa.types.is_struct(kind):
+        return any(map(_has_other_years, values.flatten()))
+    if not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
+        return False
+    is_date = pa.types.is_date(kind)
+    ends = pc.min_max(values.cast(pa.int32() if is_date else pa.int64())).as_py()
+    first, last = DAYS if is_date else MICROSECONDS
+    return ends["min"] is not None and (ends["min"] < first or ends["max"] > last)
 
 
 def normal_schema(schema: pa.Schema) -> pa.Schema:
