@@ -107,6 +107,10 @@ class Cluster:
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
         return self.state.image.topics.get(topic_id)
 
+    def has_partition(self, topic: str, partition: int) -> bool:
+        found = self.topic(topic)
+        return found is not None and 0 <= partition < len(found.partitions)
+
     def controller_id(self) -> int:
         """The broker id that clients get as the controller's id: the lowest unfenced broker, or -1 without one. The
         gateway may return any broker, because every broker forwards requests to the controller."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from headrace_core.errors import (
     HeadraceError,
-    InvalidRequestError,
     LeaderNotAvailableError,
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from headrace_core.rpc.limits import limit_of, pages
 from headrace_core.rpc.turns import Turns
@@ -32,9 +32,11 @@ from ..client import BOOTSTRAP
 from ..errors import kafkas, number
 from ..wire.schema import Message
 
-EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -3, -4, -5, -6
 _EARLIEST = -2
 _NONE_TIERED = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+#: For each special timestamp below -2, the first version of ListOffsets that has it.
+_TIMESTAMP_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 Fields = dict[str, Any]
 #: Returns the answer's fields for a partition that failed; arguments: the partition, and the error's number and text.
@@ -81,13 +83,12 @@ async def list_offsets(call: Call, request: Message) -> Fields:
         ]
 
     def message(topic: str, item: Message) -> Any:
-        timestamp = _EARLIEST if item.timestamp == EARLIEST_LOCAL else item.timestamp
-        if timestamp in _NONE_TIERED:
+        since = _TIMESTAMP_FROM.get(item.timestamp)
+        if item.timestamp < _EARLIEST and (since is None or call.version < since):
+            raise UnsupportedVersionError(f"ListOffsets version {call.version} has no timestamp {item.timestamp}")
+        if item.timestamp in _NONE_TIERED:
             return {"partition_index": item.partition_index, "offset": -1, "timestamp": -1, "leader_epoch": -1}
-        if timestamp < EARLIEST_LOCAL:
-            raise InvalidRequestError(
-                f"timestamp {item.timestamp}: must be milliseconds since 1970, or a special value from -6 to -1"
-            )
+        timestamp = _EARLIEST if item.timestamp == EARLIEST_LOCAL else item.timestamp
         return offsets_pb2.ListOffsetsPartition(
             topic=topic,
             partition=item.partition_index,

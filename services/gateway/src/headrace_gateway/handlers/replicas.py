@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.errors import ClusterAuthorizationFailedError, HeadraceError
+from headrace_core.errors import ClusterAuthorizationFailedError, HeadraceError, InvalidRequestError
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..access import CLUSTER, CLUSTER_NAME, DESCRIBE
@@ -17,14 +17,17 @@ from .topics import change
 Fields = dict[str, Any]
 
 _ELECTION_NOT_NEEDED = 84
-_UNCLEAN = 1
+#: Maps Kafka's numbers of election types to Headrace's.
+_ELECTION_TYPES = {0: admin_pb2.ELECTION_TYPE_PREFERRED, 1: admin_pb2.ELECTION_TYPE_UNCLEAN}
 
 
 async def elect_leaders(call: Call, request: Message) -> Fields:
     """Elect preferred leaders (KIP-183) or unclean leaders (KIP-460). If the request is for all partitions, the answer
-    omits partitions that needed no election."""
+    omits partitions that needed no election. If the whole request fails, each named partition gets the error, because
+    an answer of version 0 has no other error code."""
     try:
         call.require_cluster()
+        return await _elect(call, request)
     except HeadraceError as error:
         refused = {"error_code": number(error), "error_message": str(error)}
         return {
@@ -37,15 +40,22 @@ async def elect_leaders(call: Call, request: Message) -> Fields:
                 for topic in request.topic_partitions or ()
             ],
         }
+
+
+async def _elect(call: Call, request: Message) -> Fields:
+    election_type = _ELECTION_TYPES.get(request.election_type)
+    if election_type is None:
+        raise InvalidRequestError(f"election type {request.election_type}: must be 0 (preferred) or 1 (unclean)")
     asked = admin_pb2.ElectLeadersRequest(
-        election_type=admin_pb2.ELECTION_TYPE_UNCLEAN
-        if request.election_type == _UNCLEAN
-        else admin_pb2.ELECTION_TYPE_PREFERRED,
+        election_type=election_type,
         all_partitions=request.topic_partitions is None,
         timeout_ms=request.timeout,
     )
     for topic in request.topic_partitions or ():
-        asked.partitions.add(topic=topic.topic, partitions=topic.partitions)
+        if topic.partitions:
+            asked.partitions.add(topic=topic.topic, partitions=topic.partitions)
+    if not (asked.all_partitions or asked.partitions):
+        return {"error_code": NONE, "replica_election_results": []}
     answer = await change(call, "ElectLeaders", asked, request.timeout)
     topics: dict[str, list[Fields]] = {}
     for found in answer.results:

@@ -10,6 +10,9 @@ from typing import Any
 
 from headrace_core.errors import (
     HeadraceError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
     InvalidRequestError,
     ThrottlingQuotaExceededError,
     TopicAuthorizationFailedError,
@@ -76,11 +79,15 @@ async def create_topics(call: Call, request: Message) -> Fields:
         if not may_create_all and not call.allows(CREATE, TOPIC, topic.name):
             results[topic.name] |= _failed(call.refusal(CREATE, TOPIC, topic.name))
             continue
+        refused = _unsendable(topic)
+        if refused is not None:
+            results[topic.name] |= _failed(refused)
+            continue
         new = asked.topics.add(
             name=topic.name,
-            partitions=topic.num_partitions if topic.num_partitions != _NOT_ANSWERED else -1,
+            partitions=topic.num_partitions,
             replication_factor=topic.replication_factor,
-            configs={config.name: config.value for config in topic.configs if config.value is not None},
+            configs={config.name: config.value for config in topic.configs},
         )
         for assignment in topic.assignments:
             new.assignments.add(partition=assignment.partition_index, broker_ids=assignment.broker_ids)
@@ -111,6 +118,21 @@ async def create_topics(call: Call, request: Message) -> Fields:
         for name, entries in (await _configs_of(call, shown) if shown else {}).items():
             results[name]["configs"] = entries
     return {"topics": list(results.values())}
+
+
+def _unsendable(topic: Message) -> HeadraceError | None:
+    """The error for a new topic whose request gRPC's fields cannot express: there, 0 partitions or replicas mean the
+    default (-1 in Kafka's protocol), and no value is null."""
+    for config in topic.configs:
+        if config.value is None:
+            return InvalidConfigError(f"{config.name}: the value is null; leave the key out for its default")
+    if topic.assignments and 0 in (topic.num_partitions, topic.replication_factor):
+        return InvalidRequestError("with assignments, num_partitions and replication_factor must be -1")
+    if topic.num_partitions == 0:
+        return InvalidPartitionsError("num_partitions is 0: must be at least 1, or -1 for the default")
+    if topic.replication_factor == 0:
+        return InvalidReplicationFactorError("replication_factor is 0: must be at least 1, or -1 for the default")
+    return None
 
 
 async def _configs_of(call: Call, names: list[str]) -> dict[str, list[Fields]]:
