@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace_broker.moves import settle_moves
+from headrace_broker.partition.messages import Divergence, Joined
 from headrace_core import errors
 from headrace_core.log import format_directory
 from headrace_core.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, read_offsets
@@ -368,6 +369,35 @@ def test_a_move_keeps_to_its_rate_until_it_is_given_another() -> None:
             assert len(broker.values("orders")) == 10
 
     asyncio.run(scenario())
+
+
+def test_a_log_that_is_truncated_for_a_new_leader_is_copied_again() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two", **SMALL) as broker:
+            await broker.topic("orders")
+            values = await fill(broker, 0, 10)
+            broker.storage.set_moves_rate(1)  # the first segment alone would take minutes
+            await broker.storage.move(ORDERS, "/two")
+            (future,) = next(one.logs for one in broker.storage.describe() if one.root == "/two")
+            while not future.size_bytes:
+                await asyncio.sleep(0.001)
+                (future,) = next(one.logs for one in broker.storage.describe() if one.root == "/two")
+            await broker.new_leader("orders", 2, leader_epoch=1)
+            followed = broker.partitions.followed[ORDERS]
+            followed.join(1)
+            followed.joined(Joined(1, diverging=Divergence(0, 7)))
+            broker.storage.set_moves_rate(1e9)
+            await broker.storage.until_moved(ORDERS)
+            assert homes(fs) == ["/two/orders-0"]
+            await broker.new_leader("orders", 1, leader_epoch=2)
+            assert broker.values("orders") == values[:7]
+            values[7:] = await fill(broker, 20, 22)
+            image = broker.image
+        async with SoloBroker(fs, "/one", "/two", image=image, **SMALL) as again:
+            assert again.values("orders") == values
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_nothing_is_changed_where_nothing_moved() -> None:

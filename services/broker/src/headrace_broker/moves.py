@@ -2,7 +2,8 @@
 
 One move runs at a time, with its own task and its own thread. The copy of a moving log catches up while appends
 continue. When the copy is near the log's end, the replica delays appends for some milliseconds (``LeaderReplica.hold``)
-until the rest is copied. After a move, appends continue in the partition's new directory. ``headrace_core.log.moving``
+until the rest is copied. After a move, appends continue in the partition's new directory. If the log is truncated
+during a move, because a new leader lacks its last records, the copying starts again. ``headrace_core.log.moving``
 describes the steps on the disk, and the state after a crash in each step.
 """
 
@@ -26,6 +27,7 @@ from headrace_core.log.moving import (
     MARKER,
     Leftovers,
     LogCopy,
+    LogWasCutError,
     Marked,
     MarkerStaysError,
     MoveCancelledError,
@@ -160,11 +162,14 @@ class Moves:
                 f"directory has {space.free_bytes} free bytes, of which {space.reserve_bytes} are reserved "
                 "(log.dir.reserve.bytes); free some space there, or choose another directory"
             )
+        self._under_way[partition] = Move(log, source, target, *self._new_copy(log, target))
+        self._begin_next()
+
+    def _new_copy(self, log: PartitionLog, target: HeldDirectory) -> tuple[LogCopy, Pace]:
+        assert target.space is not None
         pace = Pace(self._clock, self._bytes_per_second)
         move_id = uuid.UUID(int=self._rng.getrandbits(128))
-        copy = LogCopy(self._fs, log, target.root, move_id=move_id, pace=pace, room=space.refusal)
-        self._under_way[partition] = Move(log, source, target, copy, pace)
-        self._begin_next()
+        return LogCopy(self._fs, log, target.root, move_id=move_id, pace=pace, room=target.space.refusal), pace
 
     def _begin_next(self) -> None:
         if self._running is None and self._under_way:
@@ -220,16 +225,10 @@ class Moves:
         on_thread = functools.partial(asyncio.get_running_loop().run_in_executor, pool)
         try:
             try:
-                await on_thread(move.copy.begin)
-                passes = 0
-                while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
-                    # If producers are faster than the rate of a log's move, the move continues until an operator raises
-                    # the rate, as in Kafka.
-                    passes = 0 if move.pace.has_waited else passes + 1
-                    move.pace.has_waited = False
-                    if passes == PASSES_MAX:
-                        break
-                await self._take_over(move, on_thread)
+                while not await self._is_taken_over(move, on_thread):
+                    await on_thread(functools.partial(_abandon, move.copy))
+                    move.pace.check()  # the move may have been cancelled
+                    move.copy, move.pace = self._new_copy(move.log, move.target)
             except (MoveInDoubtError, MarkerStaysError):
                 raise  # keep all files, because the files show the next start which log is valid
             except BaseException:
@@ -252,6 +251,27 @@ class Moves:
             raise
         finally:
             pool.shutdown(wait=False)
+
+    async def _is_taken_over(self, move: Move, on_thread: Callable[..., asyncio.Future[int]]) -> bool:
+        """Copy the log, and continue in the copy. Returns False if the log was truncated meanwhile: the copy has
+        records that the log no longer has."""
+        try:
+            await on_thread(move.copy.begin)
+            passes = 0
+            while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
+                # If producers are faster than the rate of a log's move, the move continues until an operator raises the
+                # rate, as in Kafka.
+                passes = 0 if move.pace.has_waited else passes + 1
+                move.pace.has_waited = False
+                if passes == PASSES_MAX:
+                    break
+            await self._take_over(move, on_thread)
+        except LogWasCutError as error:
+            if move.target.failure is not None or move.source.failure is not None:
+                raise
+            logger.info("moving %s to log directory %s starts again: %s", move.partition, move.target.root, error)
+            return False
+        return True
 
     async def _take_over(self, move: Move, on_thread: Callable[..., asyncio.Future[int]]) -> None:
         mover, partition, old, source = self._mover, move.partition, move.log, move.source_writer
