@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..clock import Clock
-from ..errors import DiskFullError, HeadraceError
+from ..errors import DiskFullError, HeadraceError, StorageError
 from ..types import TopicPartition
 from .checkpoints import decode_id, encode_id
 from .directory import LogDirectory
@@ -67,7 +67,10 @@ _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)\Z")
 _BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 #: Suffixes of temporary or deleted files, which are not copied.
 _PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
-_NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Error numbers of a failed rename that certainly changed nothing.
+#: Error numbers of a failed rename to a name that a file or another directory has.
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+#: Error numbers of a failed rename that certainly changed nothing.
+_NOT_DONE = (*NO_SPACE, errno.EROFS, *_OCCUPIED)
 
 
 class MoveError(Exception):
@@ -190,6 +193,7 @@ class LogCopy:
         self.log = log
         self.name = future_name(log.topic_partition, move_id)
         self.path = f"{target_root}/{self.name}"
+        self._target_path = f"{target_root}/{log.topic_partition}"
         self.copied_bytes = 0
         self.end_offset = log.log_start_offset  #: Approximate end offset of the log's copy.
         self._fs = fs
@@ -200,8 +204,11 @@ class LogCopy:
         self._cuts = log.cuts
 
     def begin(self) -> None:
-        """Create the directory of the future log, durably. Raises DiskFullError, TargetFailedError."""
+        """Create the directory of the future log, durably. Raises DiskFullError, TargetFailedError, and StorageError if
+        the target directory already has something of the log's name."""
         with _on_target(self._target_root):
+            if self._fs.exists(self._target_path):
+                raise self._occupied()
             self._fs.mkdir(self.path)
             self._fs.sync_directory(self._target_root)
 
@@ -351,18 +358,20 @@ class LogCopy:
         """Make the copy the partition's log. After MoveInDoubtError the caller does not know whether the move happened.
         After MarkerStaysError, TargetFailedError and other HeadraceErrors the move did not happen. OSError means that
         the source directory's disk failed."""
-        source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
+        source = self.log.directory
         try:
             write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())
         except (OSError, HeadraceError):  # the marker may exist nevertheless, if only the sync of its name failed
             self._take_marker_back(source)
             raise
         try:
-            self._fs.rename(self.path, target)
+            self._fs.rename(self.path, self._target_path)
         except OSError as error:
             if error.errno not in _NOT_DONE:
                 raise self._in_doubt(error) from error
             self._take_marker_back(source)
+            if error.errno in _OCCUPIED:  # something took the name after ``begin``; the disk has not failed
+                raise self._occupied() from error
             with _on_target(self._target_root):
                 raise
         try:
@@ -386,6 +395,12 @@ class LogCopy:
                 f"{error.strerror or error}",
                 f"{source}/{MARKER}",
             ) from error
+
+    def _occupied(self) -> StorageError:
+        return StorageError(
+            f"{self._target_path} exists and is not a log of this broker: the log stays in its directory; move "
+            f"{self._target_path} away, then move the log again"
+        )
 
     def _in_doubt(self, error: Exception) -> MoveInDoubtError:
         return MoveInDoubtError(
