@@ -24,7 +24,8 @@ TRACES = (
     honoured(
         "otel.exporter.otlp.timeout.ms",
         5_000,
-        "The timeout of one request to the collector; a node that stops waits at most this time for its last request.",
+        "The timeout of one request to the collector. When a node stops, it waits at most this time for its last "
+        "request.",
         source=HEADRACE,
         low=1,
         high=60_000,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .histogram import Histogram
 
-#: Maximum number of different request names of one listener. The names come from the services, not from clients.
+#: Maximum number of different request names in the metrics of one listener. The names come from the services, not from
+#: clients.
 _REQUESTS_MAX = 200
 
 

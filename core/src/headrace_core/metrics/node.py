@@ -109,7 +109,7 @@ class NodeMetrics:
         self._tls.append(source)
 
     def recent(self, histogram: Histogram, scale: float = 1.0) -> Quantiles:
-        """The value of a summary: quantiles of the last minutes. ``scale``: see Quantiles."""
+        """The value of a summary: quantiles of the last five minutes or longer. ``scale``: see Quantiles."""
         recent = self._recent.get(id(histogram))
         if recent is None:
             recent = self._recent[id(histogram)] = RecentQuantiles(histogram)

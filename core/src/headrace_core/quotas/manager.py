@@ -176,7 +176,7 @@ class ClientLimits:
 
     def mutated(self, partitions: int, now_s: float) -> float:
         """Count ``partitions`` that a request creates or deletes (KIP-599). Raises ThrottlingQuotaExceededError, with
-        ``throttle_ms``, when the client is over its quota, and then does not count the request. One request may exceed
+        ``throttle_ms``, when the client is over its quota; a refused request is not counted. One request may exceed
         the quota, so that a request with more partitions than the burst is possible; the client then waits longer."""
         bucket = self._bucket(CONTROLLER_MUTATION_RATE, now_s)
         if bucket is None:

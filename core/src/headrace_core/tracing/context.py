@@ -61,8 +61,8 @@ def parse_traceparent(value: str | bytes | None, state: str = "") -> TraceContex
 
 
 def context_of(headers: Iterable[Header] | None) -> TraceContext | None:
-    """Return the context in a record's headers; None if there is none. Of several headers with one name the last header
-    counts, as in Kafka's clients."""
+    """Return the context in a record's headers; None if there is none. If a record has several headers with one name,
+    the last header applies, as in Kafka's clients."""
     parent: bytes | None = None
     state: bytes | None = None
     for name, value in headers or ():

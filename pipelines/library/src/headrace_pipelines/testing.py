@@ -122,7 +122,7 @@ class Harness:
 
     def crash(self, start: Start, *, at: str, batch: int | None = None) -> None:
         """Run a job in a separate process, and kill its driver at the crash point ``at`` of ``batch``. If ``batch`` is
-        None, the first batch that reaches the crash point counts.
+        None, the driver is killed in the first batch that reaches the crash point.
 
         ``start`` is a function of a module, because the other process imports it. Raises JobFailedError, with the end
         of the driver's output, if the job ends before it reaches the crash point.

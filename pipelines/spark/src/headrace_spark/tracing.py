@@ -116,7 +116,7 @@ class ReadTraces:
 
 
 def _task() -> dict[str, int]:
-    """The running task, as attributes."""
+    """The span attributes that name the running Spark task; empty on the driver."""
     from pyspark import TaskContext
 
     task = TaskContext.get()

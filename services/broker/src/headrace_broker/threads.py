@@ -19,7 +19,7 @@ LONG_S, REST_TIMES = 0.05, 3
 
 
 class Rests:
-    """Decides when the next long work of a lane may start. A lane is the owner of work, such as a partition. Lanes
+    """Decides when the next long work of a lane may start. Each partition (or other owner of work) has a lane. Lanes
     whose last work was long share a quarter of a core; work of other lanes never waits. Pure; all times are in seconds
     of one clock."""
 

@@ -43,8 +43,8 @@ logger = logging.getLogger("headrace.console")
 NAME_MAX, PASSWORD_MAX = 1_024, 4_096
 #: Maximum number of sign-ins that the cluster checks at the same time; further sign-ins wait, at most WAIT_S.
 AT_ONCE_MAX, WAIT_S = 8, 15.0
-#: Maximum number of sign-ins in progress from one address (IPv6: a /64 network). A sign-in whose form is still arriving
-#: counts. The limit leaves room for the sign-ins of other addresses.
+#: Maximum number of sign-ins in progress from one address (IPv6: a /64 network). The number includes sign-ins
+#: whose form is still arriving. The limit leaves room for the sign-ins of other addresses.
 IN_PROGRESS_MAX = 16
 #: Seconds between two checks for expired sessions.
 _SWEEP_S = 1.0

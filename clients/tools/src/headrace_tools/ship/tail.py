@@ -46,7 +46,8 @@ MODIFIED_LATE_MS = 10
 #: A copy (logrotate's ``copytruncate``) may be this many nanoseconds older than the last write to its file, because a
 #: program may write to the file after logrotate has copied it and before logrotate truncates it.
 COPIED_EARLY_NS = 10_000_000_000
-#: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
+#: A file may be renamed or removed while its last line has no line break. After this number of seconds without growth,
+#: the shipper sends that line.
 LAST_LINE_AFTER_S = 2.0
 #: The process or the machine currently lacks descriptors or memory. The shipper must not skip a file for this reason,
 #: because the file would be lost.
@@ -212,8 +213,8 @@ class Tail:
         return _is_file_of(self._descriptor, position)
 
     def lines(self, bytes_max: int, *, takes_rest: bool) -> Iterator[Line]:
-        """Yield complete lines, up to about ``bytes_max`` bytes, and move the position behind each. ``takes_rest``: an
-        unterminated rest at the file's end counts as a line, too."""
+        """Yield complete lines, up to about ``bytes_max`` bytes, and move the position behind each. ``takes_rest``:
+        also yield the bytes after the last line break as a line."""
         taken = 0
         while taken < bytes_max:
             end = self._buffer.find(b"\n", self._at)
@@ -1039,7 +1040,8 @@ class Files:
             self.notes.append(f"{tail.path} cannot be read at position {tail.offset}: {reason}; the shipper retries")
 
     def takes_rest(self, tail: Tail, now_s: float) -> bool:
-        """Whether the unterminated rest of a file is its last line, because it will not grow any more."""
+        """Whether the bytes after the last line break are the file's last line, because the file will not grow any
+        more."""
         is_quiet = not tail.has_path and now_s - tail.quiet_since >= LAST_LINE_AFTER_S
         return is_quiet and tail.size == tail.quiet_size
 

@@ -74,8 +74,9 @@ JOIN_MS = 5_000
 
 #: Value of a time that is not recorded yet.
 _NO_TIME = -1
-#: Value of a follower's caught-up time if the follower had the whole log when the log grew or when the epoch began. The
-#: next call about the follower replaces _CAUGHT_UP_SO_FAR by the time of the call.
+#: Value of a follower's caught-up time that means "until now": the follower had the whole log before the last append,
+#: or at the beginning of the epoch. The next call about the follower replaces _CAUGHT_UP_SO_FAR by the time of the
+#: call.
 _CAUGHT_UP_SO_FAR = -1
 #: Value of a follower's caught-up time if the follower has not caught up in this epoch.
 _NEVER = -(1 << 62)

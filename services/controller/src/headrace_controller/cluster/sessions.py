@@ -161,7 +161,7 @@ class BrokerSessions:
         return now_ms > self.over_at_ms(broker_id, broker_epoch)
 
     def over_at_ms(self, broker_id: int, broker_epoch: int) -> float:
-        """Time after which ``is_over`` is true if there is no further contact."""
+        """The time after which ``is_over`` returns True, if the broker sends nothing more until then."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return float("-inf")

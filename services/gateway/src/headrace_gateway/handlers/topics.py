@@ -121,8 +121,8 @@ async def create_topics(call: Call, request: Message) -> Fields:
 
 
 def _unsendable(topic: Message) -> HeadraceError | None:
-    """The error for a new topic whose request gRPC's fields cannot express: there, 0 partitions or replicas mean the
-    default (-1 in Kafka's protocol), and no value is null."""
+    """Return the error for a new topic that a gRPC request to the controllers cannot describe; None if it can. In the
+    gRPC request, 0 partitions or replicas mean the default (-1 in Kafka's protocol), and no value is null."""
     for config in topic.configs:
         if config.value is None:
             return InvalidConfigError(f"{config.name}: the value is null; leave the key out for its default")

@@ -225,7 +225,8 @@ class Gate:
 
 
 def negotiated(accept: str | None) -> str | None:
-    """The answer's media type for a header Accept (RFC 9110, 12.5.1); None if the client accepts no MEDIA_TYPES."""
+    """The answer's media type for an Accept header (RFC 9110, 12.5.1); None if the client accepts none of
+    MEDIA_TYPES."""
     if not accept:
         return MEDIA_TYPES[0]
     weights: dict[str, float] = {}

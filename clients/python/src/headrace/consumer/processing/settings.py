@@ -90,7 +90,7 @@ class BuryError(Exception):
 
 
 def failure_of(work: Work, error: BaseException) -> ProcessingError:
-    """Make the error that ends a run of ``process``, because one record could not be handled."""
+    """Make the error that ends a call of ``Consumer.process`` when the record of ``work`` could not be handled."""
     record = work.record
     at = f"{record.topic}-{record.partition} at offset {record.offset}"
     if isinstance(error, BuryError) and error.__cause__ is not None:
