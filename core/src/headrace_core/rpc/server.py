@@ -237,8 +237,9 @@ def _guard(
     gate: Gate | None = None,
 ) -> Any:
     """Wrap a handler: count its calls, and convert its errors. ``requests``: the budget to which the call's single
-    request is charged; None if the handler reads a stream of requests (streams.py). ``is_timed``: whether the metrics get
-    the time of each call. ``gate`` refuses callers before their requests are read."""
+    request is charged; None if the handler reads a stream of requests (streams.py).
+    ``is_timed``: whether the metrics get the time of each call. ``gate`` refuses callers before their requests are
+    read."""
     name = method.rpartition("/")[2]
 
     async def single(arrival: Any, context: Any) -> Any:

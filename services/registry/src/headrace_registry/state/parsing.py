@@ -148,8 +148,8 @@ def with_versions(image: Image, references: tuple[Reference, ...]) -> tuple[Refe
 
 
 def resolve(image: Image, references: tuple[Reference, ...], *, deleted: bool) -> dict[str, tuple[int, Schema]]:
-    """The id and the schema of each reference by name, also of references of references. If two references have the same
-    name, the first one is used. ``deleted``: soft-deleted versions are found too.
+    """The id and the schema of each reference by name, also of references of references. If two references have the
+    same name, the first one is used. ``deleted``: soft-deleted versions are found too.
 
     Raises InvalidSchemaError for a missing version, and for more than REFERENCES_MAX references.
     """
