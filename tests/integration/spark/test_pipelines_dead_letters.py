@@ -207,6 +207,25 @@ def test_dead_letters_of_a_topic_that_was_created_again_are_no_repeats(headrace:
     until(lambda: [record.value for record in records_of(headrace, topic)] == [b"1", b"2"], "two records", 60)
 
 
+def test_a_dead_letter_that_is_repeated_in_another_partition_is_replayed_once(headrace: Any, make_topic: Any) -> None:
+    """A dead letter without a key may be in any partition. The replay of the repetition finds it in the first fetch,
+    before it has read the megabytes of the other partition."""
+    topic, dead = make_topic(1), make_topic(2)
+
+    def bad(partition: int, *offsets: int) -> None:
+        with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+            for offset in offsets:
+                own = {"reason": "x", "topic": topic, "partition": 0, "offset": offset, "timestamp": 1, "tries": 0}
+                headers = [(PREFIX + name, str(text).encode()) for name, text in own.items()]
+                producer.send(dead, bytes(20_000), headers=headers, partition=partition)
+
+    bad(0, *range(200))
+    assert replay(dead, bootstrap_servers=headrace.bootstrap_servers) == Replayed(sent=200)
+    bad(1, 198, 199, 200)
+    assert replay(dead, bootstrap_servers=headrace.bootstrap_servers) == Replayed(sent=1, repeated=2)
+    assert replay(dead, bootstrap_servers=headrace.bootstrap_servers) == Replayed()
+
+
 def test_the_command_replays_dead_letters_since_a_time(
     headrace: Any, make_topic: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

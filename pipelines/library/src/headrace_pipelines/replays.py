@@ -10,8 +10,9 @@ dead letter keeps the number of replays. A record is therefore replayed at most 
 **Each dead letter is replayed once.** The records and the progress of the group ``<topic>.replay`` are one transaction.
 After a crash the next replay continues where the last transaction ended. If a second replay of a topic starts, the
 second replay fences the first replay. A source position may occur twice in the dead-letter topic, because an
-at-least-once sink has repeated a batch. A position that occurs twice is replayed once: a replay reads the headers of
-the whole topic, and remembers the positions.
+at-least-once sink has repeated a batch. A position that occurs twice is replayed once, although the two dead letters
+may be in different partitions. A replay first reads the dead letters that earlier replays have handled, and remembers
+their positions. Then it handles all other dead letters.
 
 **Retention does not delete a replayed record before the pipeline reads it.** The record keeps its timestamp, and
 ``retention.ms`` of the source topic counts from this timestamp. A replay refuses a record that would be too old.
@@ -35,8 +36,8 @@ from .topics import records_in_topic
 
 #: Largest request of a replay; brokers accept requests of up to 16 MiB.
 REQUEST_BYTES = 16_000_000
-#: A replayed record must be younger than ``retention.ms`` by this time, in which the pipeline reads the record. If
-#: ``retention.ms`` is short, half of it suffices: otherwise not even a new record could be replayed.
+#: Milliseconds that a pipeline may need to read a replayed record: a replay refuses a record that ``retention.ms``
+#: would delete earlier. For a short ``retention.ms`` the limit is half of it, so that a new record can be replayed.
 READ_WITHIN_MS = 600_000
 _TRIES = PREFIX + "tries"
 
@@ -154,21 +155,19 @@ def replay(
         sources = _Sources(consumer, admin)
         producer.init_transactions()  # ends the transaction of a replay that died, so that its offsets are not pending
         begun = _progress(consumer, topic)
-        seen: set[tuple[str, int, int, int]] = set()
-        for records in records_in_topic(consumer, topic):
-            letters = [(record, DeadLetter.of(record)) for record in records]
+        seen = {
+            letter.identity
+            for records in records_in_topic(consumer, topic, before=begun)
+            for letter in map(DeadLetter.of, records)
+            if letter is not None
+        }
+        for records in records_in_topic(consumer, topic, since=begun):
             wanted: list[DeadLetter] = []
             handled = Replayed()
-            for record, letter in letters:
-                is_old = record.offset < begun.get(TopicPartition(topic, record.partition), 0)
-                is_new_position = letter is not None and letter.identity not in seen
-                if letter is not None:
-                    seen.add(letter.identity)
-                if is_old:
-                    continue
+            for letter in map(DeadLetter.of, records):
                 if letter is None:
                     handled.foreign += 1
-                elif not is_new_position:
+                elif letter.identity in seen:
                     handled.repeated += 1
                 elif letter.tries >= tries_max:
                     handled.exhausted += 1
@@ -177,12 +176,12 @@ def replay(
                 else:
                     wanted.append(letter)
                     handled.sent += 1
+                if letter is not None:
+                    seen.add(letter.identity)
             ends = {TopicPartition(topic, record.partition): record.offset + 1 for record in records}
-            progress = {each: end for each, end in ends.items() if end > begun.get(each, 0)}
-            if progress:
-                _send(producer, consumer, sources, wanted, progress)
-                for name in Replayed.__slots__:
-                    setattr(done, name, getattr(done, name) + getattr(handled, name))
+            _send(producer, consumer, sources, wanted, ends)
+            for name in Replayed.__slots__:
+                setattr(done, name, getattr(done, name) + getattr(handled, name))
     return done
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace import Admin, Consumer, NewTopic, Record, TopicPartition
 from headrace_core.errors import RequestTimedOutError
@@ -41,8 +41,18 @@ def replace_topics(
         create_dead_letter_topics(admin, sources)
 
 
-def records_in_topic(consumer: Consumer, topic: str, *, ends: Consumer | None = None) -> Iterator[list[Record]]:
+def records_in_topic(
+    consumer: Consumer,
+    topic: str,
+    *,
+    ends: Consumer | None = None,
+    since: Mapping[TopicPartition, int] | None = None,
+    before: Mapping[TopicPartition, int] | None = None,
+) -> Iterator[list[Record]]:
     """The records that are in a topic now, in lists; the records of a partition are in the order of their offsets.
+
+    ``since``: the first offset of partitions that are not read from their start. ``before``: read only records below
+    these offsets, and none of other partitions.
 
     ``ends``: the consumer that determines the end of the topic. If ``ends`` reads uncommitted records and ``consumer``
     reads committed records, the call waits for the end of all transactions in the topic. A commit may be acknowledged
@@ -50,12 +60,17 @@ def records_in_topic(consumer: Consumer, topic: str, *, ends: Consumer | None = 
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
     consumer.assign(partitions)
     consumer.seek_to_beginning()
+    first = dict(since or {})
+    for partition, offset in first.items():
+        consumer.seek(partition, offset)
     until = (ends or consumer).end_offsets(partitions)
+    if before is not None:
+        until = {each: min(end, before.get(each, 0)) for each, end in until.items()}
     while any(consumer.position(each) < until[each] for each in partitions):
         records = [
             record
             for record in consumer.poll(1.0)
-            if record.offset < until[TopicPartition(record.topic, record.partition)]
+            if first.get(at := TopicPartition(record.topic, record.partition), 0) <= record.offset < until[at]
         ]
         if records:
             yield records
