@@ -303,6 +303,16 @@ def test_a_directory_of_the_operator_with_the_name_of_a_log_is_left_alone(name: 
     assert fs.listdir(f"{ROOT}/{name}") == ["notes.txt", "payments-0"]
 
 
+def test_a_file_with_the_name_of_a_log_costs_no_other_log_anything() -> None:
+    fs = formatted()
+    put(fs, f"{ROOT}/orders-0")
+    directory = open_directory(fs)
+    refused, made = directory.create_all([(item, TOPIC_ID, LogConfig()) for item in (ORDERS, PAYMENTS)])
+    assert isinstance(refused, StorageError)
+    assert made is directory.logs[PAYMENTS]
+    assert fs.exists(f"{ROOT}/orders-0")
+
+
 def test_a_directory_of_the_operator_that_ends_in_delete_is_left_alone() -> None:
     fs = formatted()
     put(fs, f"{ROOT}/do-not-delete/notes.txt")

@@ -312,7 +312,7 @@ class LogDirectory:
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
         """Return the log of a partition; a missing log is created, durably. Raises InconsistentTopicIdError (the log
-        belongs to another topic of the same name), CorruptLogError (the log is quarantined), StorageError (a directory
+        belongs to another topic of the same name), CorruptLogError (the log is quarantined), StorageError (something
         that is no log has the log's name), OSError."""
         (outcome,) = self.create_all([(partition, topic_id, config)])
         if isinstance(outcome, HeadraceError):
@@ -327,13 +327,18 @@ class LogDirectory:
         for item in wanted:
             if item[0] not in self.quarantined and item[0] not in self.logs:
                 missing.setdefault(item[0], item)
-        left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
-        for partition in left:
-            if has_only_foreign_files(self.fs.listdir(self._path(str(partition)))):
-                del missing[partition]
-                refused[partition] = _foreign(self._path(str(partition)), partition)
+        left: list[TopicPartition] = []
+        for partition in list(missing):
+            path = self._path(str(partition))
+            if not self.fs.exists(path):
+                continue
+            if self.fs.is_directory(path) and not has_only_foreign_files(self.fs.listdir(path)):
+                left.append(partition)
+                continue
+            del missing[partition]
+            refused[partition] = _foreign(path, partition)
         if missing:
-            self._create_missing(missing, [partition for partition in left if partition in missing])
+            self._create_missing(missing, left)
         outcomes: list[PartitionLog | HeadraceError] = []
         for partition, topic_id, _ in wanted:
             try:
@@ -707,8 +712,8 @@ def has_only_foreign_files(names: Sequence[str]) -> bool:
 
 def _foreign(path: str, partition: TopicPartition) -> StorageError:
     return StorageError(
-        f"{path} has the name of a log, but no file of a log: the broker leaves the directory as it is, and cannot "
-        f"create the log of {partition} there; move the directory away, then restart the broker"
+        f"{path} has the name of a log, but is none: the broker leaves it as it is, and cannot create the log of "
+        f"{partition} there; move it away, then restart the broker"
     )
 
 
