@@ -19,6 +19,7 @@ from headrace_coordinator.group.messages import (
 )
 from headrace_coordinator.group.settings import GroupSettings
 from headrace_coordinator.group.subscriptions import Subscription, Topics
+from headrace_coordinator.group.timing import NO_STREAM
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     FencedInstanceIdError,
@@ -144,6 +145,29 @@ def test_an_older_stream_says_nothing_any_more() -> None:
     shard.ask(Disconnected(GROUP, "a", old))
     shard.sleep(10_000)
     assert shard.described().members[0].assigned == parts("orders", 0, 1)
+
+
+def test_the_end_of_a_later_stream_whose_requests_were_refused_begins_the_grace() -> None:
+    """A later stream of a member ends the former one, also if all of its requests are refused."""
+    shard = GroupShardWorld(orders=2)
+    (a,) = shard.join("a")
+    a.cut()
+    a.connect()
+    with pytest.raises(FencedMemberEpochError):
+        shard.ask(Heartbeat(GROUP, "a", a.epoch + 1, a.connection or 0))
+    a.disconnect()
+    shard.sleep(shard.settings.connection_grace_ms - 1)
+    assert shard.described().members
+    shard.sleep(1)
+    assert not shard.described().members
+
+
+def test_no_stream_ends_the_session_of_a_member_without_a_stream() -> None:
+    shard = GroupShardWorld(orders=2)
+    shard.ask(Heartbeat(GROUP, "a", 0, NO_STREAM, topics=("orders",), rebalance_timeout_ms=1))
+    shard.ask(Disconnected(GROUP, "a", 7))
+    shard.sleep(shard.settings.session_timeout_ms - 1)
+    assert shard.described().members
 
 
 def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:

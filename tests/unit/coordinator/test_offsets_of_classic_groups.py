@@ -7,25 +7,40 @@ from typing import Any
 
 import pytest
 
-from headrace_coordinator.classic.messages import Join, Joined, Sync, Waiting
+from headrace_coordinator.classic.messages import Join, Joined, MemberIdNeeded, Sync, Waiting
 from headrace_coordinator.classic.settings import ClassicSettings
-from headrace_coordinator.group.messages import Topic, TopicsChanged
+from headrace_coordinator.group.messages import Heartbeat, Leave, ListGroups, Topic, TopicsChanged
 from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
     CommitTransactionOffsets,
+    DeleteOffsets,
+    FetchOffsets,
     OffsetsCommitted,
+    OffsetsFetched,
     OffsetToCommit,
 )
 from headrace_coordinator.offsets.pending import Verification
 from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
-from headrace_core.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
-from tests.worlds.offsets_world import NOW_MS
+from headrace_core.errors import (
+    GroupSubscribedToTopicError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from headrace_core.types import TopicPartition
+from tests.worlds.offsets_world import DAY_MS, NOW_MS
 
 GROUP, TOPIC_ID = "g", bytes(range(16))
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
+CHECK_MS = 600_000
 OFFSET = OffsetToCommit("t", 0, 5)
+
+
+def join_of(ticket: int, member_id: str = "", **more: Any) -> Join:
+    protocols = (("range", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"),)
+    return Join(GROUP, member_id, f"m{ticket}", SESSION_MS, REBALANCE_MS, "consumer", protocols, ticket, **more)
 
 
 class Shard:
@@ -64,9 +79,7 @@ class Shard:
     def joined(self, member_id: str = "") -> Joined:
         """A member that has joined, and has no assignment yet."""
         ticket = next(self._tickets)
-        protocols = (("range", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"),)
-        join = Join(GROUP, member_id, f"m{ticket}", SESSION_MS, REBALANCE_MS, "consumer", protocols, ticket)
-        reply = self.ask(join)
+        reply = self.ask(join_of(ticket, member_id))
         answer = self.answers[ticket] if isinstance(reply, Waiting) else reply
         assert isinstance(answer, Joined)
         return answer
@@ -76,6 +89,10 @@ class Shard:
         joined = self.joined()
         self.ask(Sync(GROUP, joined.member_id, joined.generation, next(self._tickets)))
         return joined
+
+    def committed(self) -> set[tuple[str, int]]:
+        found: OffsetsFetched = self.ask(FetchOffsets(GROUP))
+        return {(each.topic, each.partition) for each in found.offsets}
 
     def commit(self, member: Joined) -> object:
         return self.ask(CommitOffsets(GROUP, (OFFSET,), member.member_id, member.generation))
@@ -112,3 +129,46 @@ def test_a_commit_counts_as_a_heartbeat() -> None:
     shard.wait(SESSION_MS)
     with pytest.raises(UnknownMemberIdError):
         shard.commit(member)
+
+
+# -- a group of KIP-848 without members takes the classic type ---------------------------------------------------------
+
+
+def left_by_its_consumer() -> Shard:
+    """A group of KIP-848 whose member has committed, and left a month later."""
+    shard = Shard()
+    shard.ask(Heartbeat(GROUP, "c", 0, 1, topics=("t",), rebalance_timeout_ms=REBALANCE_MS))
+    shard.ask(CommitOffsets(GROUP, (OFFSET,), "c", 1))
+    shard.now_ms += 30 * DAY_MS
+    shard.move()
+    shard.ask(Heartbeat(GROUP, "c", 1, 1))
+    shard.ask(Leave(GROUP, "c"))
+    return shard
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_offsets_stay_for_their_retention_when_a_classic_member_has_come_and_gone(joins: bool) -> None:
+    """The record of the former group said since when the group had been empty."""
+    shard = left_by_its_consumer()
+    if joins:
+        shard.joined()
+    else:  # it only asks for a member id
+        assert isinstance(shard.ask(join_of(next(shard._tickets), needs_known_id=True)), MemberIdNeeded)
+    shard.move()  # before the member has got an assignment
+    shard.wait(7 * DAY_MS - CHECK_MS)
+    assert shard.committed() == {("t", 0)}
+    shard.wait(2 * CHECK_MS)
+    assert shard.committed() == set()
+    assert shard.ask(ListGroups()) == ()
+
+
+def test_offsets_of_members_that_are_no_consumers_are_not_deleted_below_them() -> None:
+    shard = Shard()
+    ticket = next(shard._tickets)
+    shard.ask(Join(GROUP, "", "m", SESSION_MS, REBALANCE_MS, "connect", (("default", b""),), ticket))
+    worker = shard.answers[ticket]
+    shard.ask(Sync(GROUP, worker.member_id, worker.generation, next(shard._tickets)))
+    shard.commit(worker)
+    (result,) = shard.ask(DeleteOffsets(GROUP, (TopicPartition("t", 0),))).results
+    assert isinstance(result.error, GroupSubscribedToTopicError)
+    assert shard.committed() == {("t", 0)}

@@ -346,6 +346,20 @@ def test_after_a_change_back_and_a_take_over_every_partition_has_a_reader(protoc
     assert [len(each.reading) for each in world.alive()] == [3, 3]
 
 
+@PROTOCOLS
+def test_a_coordinator_that_stops_before_a_group_changes_back_leaves_that_to_the_next_one(protocol: str) -> None:
+    world = two_classic(protocol)
+    c = world.new_consumer("c")
+    world.settle()
+    c.leave()
+    assert world.type() == "consumer"
+    world.take_over()
+    world.tick()
+    assert world.type() == "classic"
+    world.settle()
+    assert [len(each.reading) for each in world.alive()] == [3, 3]
+
+
 def test_a_group_that_is_too_large_to_change_back_at_once_does_not() -> None:
     world = MigrationWorld(orders=6)
     new = world.new_consumer("new")

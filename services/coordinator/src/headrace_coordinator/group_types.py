@@ -114,7 +114,10 @@ class GroupsOfBothTypes:
         if not (isinstance(request, Join) and self._groups.exists(request.group_id)):
             return decision
         erased = self._groups.delete(request.group_id)
-        return decision._replace(records=erased.records + decision.records, pushes=erased.pushes + decision.pushes)
+        begun = self._classic.begin(request.group_id, now_ms)
+        return decision._replace(
+            records=erased.records + begun.records + decision.records, pushes=erased.pushes + decision.pushes
+        )
 
     def _join_consumer(self, request: Heartbeat, now_ms: int) -> Decision:
         group = self._classic.get(request.group_id)

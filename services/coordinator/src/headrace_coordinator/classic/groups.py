@@ -62,7 +62,7 @@ from .messages import (
     Synced,
     Waiting,
 )
-from .records import decode_key, decode_value, encode_key, encode_value
+from .records import GroupRecord, decode_key, decode_value, encode_key, encode_value
 from .settings import ClassicSettings
 from .state import ClassicGroup, Member
 
@@ -181,10 +181,12 @@ class ClassicGroups:
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         """Whether a member of the group subscribes to the topic (KIP-496). If the members' subscriptions cannot be
-        decoded, the group counts as subscribed to every topic."""
+        decoded, or if the members are no consumers, the group counts as subscribed to every topic."""
         group = self._groups.get(group_id)
-        if group is None or not group.members or group.protocol_type != CONSUMER:
+        if group is None or not group.members:
             return False
+        if group.protocol_type != CONSUMER:
+            return True
         for member in group.members.values():
             for _, metadata in member.protocols[:1]:
                 topics = subscribed_topics(metadata)
@@ -244,6 +246,15 @@ class ClassicGroups:
         return turn.decision()
 
     # -- a group changes its type -------------------------------------------------------------------------------------
+
+    def begin(self, group_id: str, now_ms: int) -> Decision:
+        """Write the record of a new group, which replaces an empty KIP-848 group and has no generation yet. Guard:
+        without a record, nothing would say how long the group has been empty, and its committed offsets would expire as
+        if their last commit had been the group's last sign of life."""
+        group = self._groups[group_id]
+        group.has_record = True
+        record = GroupRecord(group.protocol_type, group.generation, None, None, now_ms, ())
+        return Decision((ShardRecord(encode_key(group_id), encode_value(record)),))
 
     def take_over(self, group: ClassicGroup, now_ms: int) -> Decision:
         """Start the classic group ``group``, which replaces a KIP-848 group (migration.as_classic); its members

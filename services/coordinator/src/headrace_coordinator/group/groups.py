@@ -70,7 +70,7 @@ from .records import GroupValue, Key, MemberValue, decode_key, decode_value
 from .settings import GroupSettings
 from .state import Group, GroupsState, Member
 from .subscriptions import Subscription, Topics
-from .timing import Agenda, Ownership, Session
+from .timing import NO_STREAM, Agenda, Ownership, Session
 from .turn import Turn
 
 #: Number of records after which a tick stops before the next group; the remaining groups are due at once.
@@ -141,6 +141,8 @@ class Groups:
             last = max(group.stories.values(), key=lambda story: story.number, default=None)
             group.story = last if last is not None and last.ended_ms < 0 else None
             self._unseen.add(group.group_id)
+            if group.is_all_classic:  # the former coordinator may have stopped before it could convert the group
+                self._state.has_lost_consumers.add(group.group_id)
             self._agenda.put((group.group_id, THE_GROUP), turn.steady_ms)
         return turn.decision()
 
@@ -275,13 +277,14 @@ class Groups:
 
     def _disconnected(self, request: Disconnected, turn: Turn) -> Decision:
         """Start the member's grace period. The end of a stream is ignored if the member has a later stream, or has left
-        the group."""
+        the group. A stream whose requests were all refused is unknown to the session, and has replaced the stream that
+        the session knows; its end leaves the member without a stream, too."""
         group = self._state.groups.get(request.group_id)
         member = group.members.get(request.member_id) if group is not None else None
         if group is None or member is None or member.value is None:
             return Decision()
         session = member.session
-        if session.connected and session.connection == request.connection:
+        if session.connected and NO_STREAM < session.connection <= request.connection:
             timeout_ms = self._rebalancing.session_timeout_ms(group.group_id)
             session.broke(turn.steady_ms, self._settings.connection_grace_ms, timeout_ms)
             self._rebalancing.watch(group, member)

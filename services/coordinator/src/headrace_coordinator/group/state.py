@@ -128,8 +128,8 @@ class Group:
 
 
 class GroupsState:
-    """``has_lost_consumers``: groups that a member of the new protocol has left, until a tick has checked whether to
-    convert these groups."""
+    """``has_lost_consumers``: groups that a member of the new protocol has left, perhaps at a former coordinator, until
+    a tick has checked whether to convert these groups."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
