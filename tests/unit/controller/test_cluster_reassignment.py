@@ -136,6 +136,26 @@ def test_it_cannot_be_cancelled_when_only_what_was_added_is_in_sync() -> None:
         world.move("t", 0, None)
 
 
+def test_it_cannot_be_cancelled_when_only_a_new_replica_that_is_away_has_all_records() -> None:
+    """Broker 3 committed records alone, and is down: without it, they would be lost (KIP-966)."""
+    world = with_replicas(4, (1, 2))
+    world.move("t", 0, (3, 4))
+    world.alter_isr(world.image.topic_ids["t"], 0, [1, 2, 3])
+    world.pass_time(20_000, but=[1, 2])
+    assert world.state("t")[3] == (3,)
+    world.pass_time(20_000, but=[1, 2, 3])
+    assert (world.state("t")[3], world.partition("t").elr) == ((), (3,))
+    before = world.partition("t")
+    with pytest.raises(InvalidReplicaAssignmentError, match=r"cannot cancel .* new replicas \(broker 3\)"):
+        world.move("t", 0, None)
+    world.move("t", 0, (1, 2))
+    assert world.partition("t").elr == before.elr, "broker 3 leaves when an old replica is in sync"
+    world.pass_time(1_000)
+    assert world.partition("t").leader == 3
+    world.settle()
+    assert world.state("t") == ((1, 2), (), (), (1, 2))
+
+
 def test_another_target_takes_the_place_of_the_first_and_what_is_on_its_way_still_has_to_arrive() -> None:
     world = with_replicas(5, (1, 2))
     world.move("t", 0, (1, 3))

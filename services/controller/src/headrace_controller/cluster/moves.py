@@ -61,14 +61,16 @@ def begun(
 
 def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
     """The record that cancels a reassignment and restores the partition's old replicas. Raises
-    InvalidReplicaAssignmentError if only replicas that are about to be removed are in sync."""
+    InvalidReplicaAssignmentError if only replicas that are about to be removed are in sync. If no replica is in sync,
+    the same holds for the eligible leader replicas, then for the last known leader."""
     topic, partition = _found(electorate, key)
     stay = tuple(each for each in partition.replicas if each not in partition.adding)
-    if partition.isr and not set(partition.isr).intersection(stay):
+    complete = partition.isr or partition.elr or partition.last_known_elr
+    if complete and not set(complete).intersection(stay):
         raise InvalidReplicaAssignmentError(
             f"cannot cancel the reassignment of {topic.name}-{key[1]}: only its new replicas (broker "
-            f"{', '.join(map(str, partition.isr))}) are in sync; wait until an old replica has caught up, or let the "
-            "reassignment finish"
+            f"{', '.join(map(str, complete))}) have all committed records; wait until an old replica has caught up, or "
+            "let the reassignment finish"
         )
     return partition_change(electorate, topic, key[1], _with_replicas(electorate, partition, stay))
 
