@@ -261,6 +261,19 @@ def test_longest_topic_name_can_be_deleted() -> None:
     assert directory.delete(longest)
 
 
+def test_a_log_whose_name_is_too_long_for_the_disk_costs_no_other_log_anything(tmp_path: Path) -> None:
+    """The longest topic name and the 100,001st partition together need 256 bytes."""
+    fs, root = RealFileSystem(), str(tmp_path)
+    format_directory(fs, root, cluster_id="test", node_id=1)
+    directory = LogDirectory.open(fs, root, clock=ManualClock(), config_of=lambda topic, topic_id: LogConfig())
+    partitions = [TopicPartition("t" * 249, 100_000), TopicPartition("t" * 249, 99_999)]
+    refused, made = directory.create_all([(partition, TOPIC_ID, LogConfig()) for partition in partitions])
+    assert isinstance(refused, StorageError)
+    assert "use a shorter topic name" in refused.message
+    assert made is directory.logs[partitions[1]]
+    directory.close()
+
+
 def test_half_deleted_log_goes_at_the_next_start() -> None:
     fs = formatted()
     open_directory(fs).create(ORDERS, TOPIC_ID, LogConfig())

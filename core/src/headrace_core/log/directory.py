@@ -330,6 +330,13 @@ class LogDirectory:
         left: list[TopicPartition] = []
         for partition in list(missing):
             path = self._path(str(partition))
+            if len(str(partition)) > _NAME_BYTES_MAX:
+                del missing[partition]
+                refused[partition] = StorageError(
+                    f"cannot create the log of {partition}: its name has more than {_NAME_BYTES_MAX} bytes, the limit "
+                    "of a file's name; use a shorter topic name, or fewer partitions"
+                )
+                continue
             if not self.fs.exists(path):
                 continue
             if self.fs.is_directory(path) and not has_only_foreign_files(self.fs.listdir(path)):
