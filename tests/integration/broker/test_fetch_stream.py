@@ -196,8 +196,26 @@ def test_partitions_take_turns(cluster, topic):
         every = [fetch_partition(orders.name, partition=number) for number in range(3)]
         stream.send(fetch_request(0, *every, max_bytes=size))
         stream.send(*[fetch_request(number, max_bytes=size) for number in range(1, 12)])
-        served = [only(answer).partition for answer in stream.half_close()]
-    assert served == [0, 1, 2] * 4
+        answers = stream.half_close()
+    served = [[result.partition for result in answer.results if result.records] for answer in answers]
+    assert served == [[0], [1], [2]] * 4
+
+
+def test_the_first_answer_describes_the_partitions_for_whose_records_it_has_no_room(cluster, topic):
+    orders = topic(3)
+    size = len(batch(b"x" * 1000))
+    for partition in range(3):
+        for _ in range(2):
+            orders.produce(b"x" * 1000, partition=partition)
+    with fetch_stream(cluster) as stream:
+        every = [fetch_partition(orders.name, partition=number) for number in range(3)]
+        stream.send(fetch_request(0, *every, max_bytes=size), fetch_request(1, max_bytes=size))
+        first, second = stream.half_close()
+    described = [(each.partition, each.next_offset, each.high_watermark, each.last_stable_offset, each.log_start_offset)
+                 for each in first.results]  # fmt: skip
+    assert described == [(0, 1, 2, 2, 0), (1, 0, 2, 2, 0), (2, 0, 2, 2, 0)]
+    assert [len(each.records) for each in first.results] == [size, 0, 0]
+    assert (only(second).partition, len(only(second).records)) == (1, size)
 
 
 def test_the_moved_log_start_is_reported(cluster, topic):

@@ -320,7 +320,10 @@ class _Fetch:
                 keys.pop(place)
                 continue
             changes += 1
-            positions[place] = _Position(wanted, topic.topic_id)
+            if position is not None and position.topic_id == topic.topic_id:  # keeps its offsets, such as after a seek
+                position.wanted = wanted
+            else:
+                positions[place] = _Position(wanted, topic.topic_id)
             asked.partitions.add(
                 topic=topic.name,
                 partition=key[2],

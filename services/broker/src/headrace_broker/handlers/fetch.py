@@ -438,8 +438,7 @@ class FetchStream(StreamHandler[Any]):
             next_offset = position if piece is None else piece.next_offset
             high_watermark, log_start = reads.high_watermark, reads.log_start
             if piece is not None or entry.has_changed(high_watermark, log_start):
-                entry.sent_high_watermark = high_watermark
-                entry.sent_log_start = log_start
+                self._session.describe(entry, high_watermark, log_start)
                 result = tell(
                     topic=entry.partition.topic,
                     partition=entry.partition.partition,
@@ -459,6 +458,7 @@ class FetchStream(StreamHandler[Any]):
                         producer_id=transaction.producer_id, first_offset=transaction.first_offset
                     )
             self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
+        self._describe_others(response)
         self._current = None
         metrics = self._broker.metrics
         metrics.client_times.of("Fetch").observe(time.perf_counter() - self._started_s)
@@ -470,6 +470,28 @@ class FetchStream(StreamHandler[Any]):
             self._throttle(self._brake, response, total_size)
         self._stream.send(response, total_size + _OVERHEAD_BYTES * len(response.results))
         self._count_unread()
+
+    def _describe_others(self, response: Any) -> None:
+        """Add the offsets of new partitions for whose records the response has no room: a consumer learns the high
+        watermarks of all partitions with its first fetch, as in Kafka. The partitions stay ready, in the same order."""
+        for entry in self._session.undescribed():
+            replica = self._replicas[entry.partition]
+            reads = replica.reads
+            try:
+                reads.check_serving()
+            except HeadraceError:
+                continue  # the next response has the error
+            high_watermark, log_start = reads.high_watermark, reads.log_start
+            self._session.describe(entry, high_watermark, log_start)
+            response.results.add(
+                topic=entry.partition.topic,
+                partition=entry.partition.partition,
+                fetch_offset=entry.position,
+                next_offset=entry.position,
+                high_watermark=high_watermark,
+                last_stable_offset=replica.last_stable_offset,
+                log_start_offset=log_start,
+            )
 
     def _throttle(self, brake: StreamBrake, response: Any, size: int) -> None:
         """Count a response of ``size`` bytes against the client's quotas, and report the throttle time to the client in

@@ -20,7 +20,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 class SessionPartition:
     """A partition of a fetch session. ``position`` is the next offset to send. ``sent_high_watermark`` and
-    ``sent_log_start`` are the offsets that the last response gave to the client."""
+    ``sent_log_start`` are the offsets that the last response gave to the client; -1 before the first such response."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -62,12 +62,13 @@ class FetchSession:
     ``wake`` is called when a waiting fetch should look for records again. ``expect`` sets how many more readable bytes
     the fetch waits for."""
 
-    __slots__ = ("_expected", "_held_back", "_partitions", "_ready", "_wake")
+    __slots__ = ("_expected", "_held_back", "_partitions", "_ready", "_undescribed", "_wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._partitions: dict[TopicPartition, SessionPartition] = {}
         self._ready: dict[TopicPartition, None] = {}
+        self._undescribed: dict[TopicPartition, None] = {}  # new partitions that no response has described yet
         self._expected: int | None = None
         self._held_back: Container[TopicPartition] = ()
 
@@ -76,6 +77,7 @@ class FetchSession:
         self._wake = lambda: None
         self._partitions.clear()
         self._ready.clear()
+        self._undescribed.clear()
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -90,11 +92,14 @@ class FetchSession:
         self._partitions[entry.partition] = entry
         self._ready.pop(entry.partition, None)
         self._ready[entry.partition] = None
+        if new:
+            self._undescribed[entry.partition] = None
         return new
 
     def forget(self, partition: TopicPartition) -> bool:
         """Remove the partition; returns True if the session had the partition."""
         self._ready.pop(partition, None)
+        self._undescribed.pop(partition, None)
         return self._partitions.pop(partition, None) is not None
 
     def partitions(self) -> list[TopicPartition]:
@@ -105,6 +110,15 @@ class FetchSession:
         during the iteration."""
         partitions = self._partitions
         return iter([partitions[partition] for partition in self._ready])
+
+    def undescribed(self) -> list[SessionPartition]:
+        """The new partitions whose high watermark and log start no response has given to the client yet."""
+        return [self._partitions[partition] for partition in self._undescribed]
+
+    def describe(self, entry: SessionPartition, high_watermark: int, log_start: int) -> None:
+        """Record that a response gives these offsets of the partition to the client."""
+        entry.sent_high_watermark, entry.sent_log_start = high_watermark, log_start
+        self._undescribed.pop(entry.partition, None)
 
     def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
         """Record that a response contains the records up to ``next_offset``. ``exhausted`` means that the partition has
