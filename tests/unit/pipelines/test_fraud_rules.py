@@ -131,7 +131,7 @@ GOOD = b'{"payment": 1, "customer": "c", "time_ms": 1767225600005, "cents": 9, "
         (b"[]", "value: not a JSON object"),
         (b"NaN", "value: not a JSON object"),
         (GOOD.replace(b"payment", b"paymnet"), "payment: missing, or not a whole number from 0 to 2**53 - 1"),
-        (GOOD.replace(b'"c"', b'""'), "customer: missing, or not a string"),
+        (GOOD.replace(b'"c"', b'""'), "customer: missing, empty, or not a string"),
         (GOOD.replace(b"5,", b"5.5,"), "time_ms: missing, or not a whole number from 0 to 2**53 - 1"),
         (GOOD.replace(b": 9", b": 0"), "cents: missing, or not a whole number from 1 to 2**53 - 1"),
         (GOOD.replace(b": 9", b": true"), "cents: missing, or not a whole number from 1 to 2**53 - 1"),

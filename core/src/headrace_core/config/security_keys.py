@@ -430,7 +430,7 @@ _VERIFICATION = (
 #: The mechanisms of SASL that a listener may offer.
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
-#: Keys without effect that Kafka alters for one broker while it runs, so a broker accepts a change of them.
+#: Keys without effect. Kafka can change these keys on a running broker, so a broker of Headrace accepts a change, too.
 _ALTERED_PER_BROKER = frozenset(
     {
         "sasl.kerberos.kinit.cmd",

@@ -4,7 +4,7 @@
     bytes_again = orders.select(to_registry("order", "http://127.0.0.1:8081", subject="orders-value").alias("value"))
 
 The driver asks the registry for the subject's version when the column is made, and the plan keeps that version. The
-executors ask the registry themselves for the schemas that wrote the values, once for each schema and worker process.
+executors ask the registry themselves for the writers' schemas of the values, once for each schema and worker process.
 
 Avro is converted by compiled code, a whole Arrow batch at a time. JSON Schema and Protobuf are converted in Python, a
 value at a time; in Spark such a value is its JSON text.

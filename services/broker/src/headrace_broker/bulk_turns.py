@@ -29,7 +29,8 @@ QUIET_PASSES = 2
 #: Number of passes of the event loop that a turn lasts: the stream writes the response in the second pass after the
 #: turn began.
 TURN_PASSES = 3
-WAIT_MAX_S = 0.003  #: The longest time in seconds that a turn waits for passes without a small message.
+#: The longest time in seconds that a turn waits for QUIET_PASSES passes of the event loop without a small message.
+WAIT_MAX_S = 0.003
 #: Traffic is live if a small message was received or sent within this number of seconds.
 LIVE_S = 0.02
 REST_MAX_S = 0.1  #: Longest pause after a turn in seconds, which matters if the process was stopped during the turn.

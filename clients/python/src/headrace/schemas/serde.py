@@ -250,7 +250,8 @@ class SchemaDeserializer(FieldBound):
     def _resolved(
         self, topic: str, data: bytes, wanted: SchemaType | None, *, may_wait: bool, serialized: bool = False
     ) -> ResolvedSchema:
-        """The schema that wrote ``data``. Raises WrongMagicByteError, UnknownSchemaIdError; WouldWait."""
+        """The writer's schema of ``data``, by the schema id in ``data``. Raises WrongMagicByteError,
+        UnknownSchemaIdError; WouldWait."""
         try:
             schema_id = wire.schema_id(data)
             resolved = self.registry.resolved(schema_id, serialized=serialized, may_wait=may_wait)

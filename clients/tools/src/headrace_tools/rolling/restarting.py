@@ -1,4 +1,4 @@
-"""The rolling restart: wait until the cluster is whole, restart one node, wait again.
+"""The rolling restart: wait until the cluster is healthy, restart one node, wait again.
 
 Only one rolling restart of a cluster can run at a time: it holds a lock (flock) on the cluster's ``config`` directory.
 No other command locks the ``config`` directory. The restart of each node holds the cluster's own lock, as ``headrace
@@ -31,7 +31,7 @@ _TELL_S = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
     """A restarted node. ``away_s``: time from the stop request until the node served again. ``whole_s``: time from the
-    node's return until the cluster was whole; None if the roll was ended before."""
+    node's return until the cluster was healthy; None if the roll was ended before."""
 
     node: NodeName
     pid: int | None
@@ -51,9 +51,9 @@ class Rolled:
 
 class RollingRestart:
     """A rolling restart of ``cluster``, which ``looking`` observes. ``timeout_s``: how long the cluster may need until
-    it is whole again after a restart. ``tell`` receives lines of progress; ``at`` is called repeatedly with the number
-    of finished nodes, the total, and the current step. ``ends`` is called between nodes and while the roll waits; it
-    returns whether the roll should end."""
+    it is healthy again after a restart. ``tell`` receives lines of progress; ``at`` is called repeatedly with the
+    number of finished nodes, the total, and the current step. ``ends`` is called between nodes and while the roll
+    waits; it returns whether the roll should end."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RollingRestart:
     def run(self, roles: Collection[str] = TURNS) -> Rolled:
         """Restart every node of the given ``roles``.
 
-        Raises IllegalStateError when the cluster is not whole, or when another roll is running; the message names the
+        Raises IllegalStateError when the cluster is not healthy, or when another roll is running; the message names the
         last restarted node, if any. Raises ClusterStartError when a node does not start again.
         """
         with _sole_roll(self._cluster):
@@ -125,8 +125,8 @@ class RollingRestart:
         return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
 
     def _until_whole(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
-        """Wait until the cluster is whole, or the roll should end. Return the state of the cluster at the last check,
-        and the last entry of ``done``. If the cluster became whole, the entry has the duration of the wait."""
+        """Wait until the cluster is healthy, or the roll should end. Return the state of the cluster at the last check,
+        and the last entry of ``done``. If the cluster became healthy, the entry has the duration of the wait."""
         last = done[-1]
         at_ms, since = time.time() * 1_000, time.monotonic()
 

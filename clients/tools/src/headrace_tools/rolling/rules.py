@@ -14,7 +14,7 @@ then registries; within a role by id.
   from their leaders. After the restart of all brokers the leaders no longer change.
 * **Gateways and registries** are restarted last, because they may use calls that older brokers do not have.
 
-Before a node is stopped, the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
+Before a node is stopped, the cluster must be healthy: every node is alive, every replica is in sync,
 and every voter is caught up. Every partition of ``__consumer_offsets`` must have a coordinator. A healthy cluster
 tolerates one failure, wherever there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and
 another coordinator takes over a failed coordinator's groups. Where there is no redundancy (a topic with one replica, a
@@ -122,8 +122,8 @@ def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
 
 
 def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
-    """The reasons why the cluster is not whole; empty if it is whole. ``returned``: the node that was restarted last.
-    The check ignores information that may be older than the node's return, and a catch-up before the return."""
+    """The reasons why the cluster is not healthy; empty if it is healthy. ``returned``: the node that was restarted
+    last. The check ignores information that may be older than the node's return, and a catch-up before the return."""
     reasons = _Reasons()
     reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)

@@ -115,8 +115,8 @@ class Tail:
         self.path = path
         self.identity = (status.st_dev, status.st_ino)
         self.born_ns = born_ns(descriptor)  #: 0: unknown.
-        #: The birth of the file, or a later time if its present content comes after that of a file born later. Files of
-        #: one path are read in this order.
+        #: The shipper reads the files of one path in the order of this time: the birth of the file, or a later time if
+        #: files that were born later contain older lines.
         self.order_ns = self.born_ns
         self.offset = offset
         #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.

@@ -75,7 +75,7 @@ def payment_of(text: bytes | None) -> Payment:
     number = _whole(found, "payment", 0)
     customer = found.get("customer")
     if not isinstance(customer, str) or not customer:
-        raise InvalidRecordError("customer: missing, or not a string")
+        raise InvalidRecordError("customer: missing, empty, or not a string")
     time_ms = _whole(found, "time_ms", 0)
     if not FIRST_MS <= time_ms < END_MS:
         raise InvalidRecordError("time_ms: not in the years 2020 to 2039")
@@ -87,7 +87,7 @@ def account_of(text: bytes | None) -> Account:
     found = _object(text)
     customer = found.get("customer")
     if not isinstance(customer, str) or not customer:
-        raise InvalidRecordError("customer: missing, or not a string")
+        raise InvalidRecordError("customer: missing, empty, or not a string")
     return Account(customer, _whole(found, "usual_cents", 1))
 
 

@@ -10,8 +10,9 @@ happens.
 
 A leader that is among the targets of a reassignment stays leader, as in Kafka, unless the first target is a new
 replica. If the first target of a reassignment is a new replica, the new replica becomes leader in the last step. A last
-step that removes replicas increments the leader epoch even without a new leader. As the first target, a new broker gets
-its leaderships with the reassignment, without waiting for ``leader.imbalance.per.broker.percentage``.
+step that removes replicas increments the leader epoch even without a new leader. A new broker
+that is the first target thus becomes leader in the reassignment itself. It need not wait until the imbalance of leaders
+exceeds ``leader.imbalance.per.broker.percentage``.
 
 Another reassignment of the partition may replace a reassignment in progress. The replicas that only the replaced
 reassignment was adding leave at once, so ``removing`` has original replicas only, and cancelling restores them. The

@@ -38,8 +38,8 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: Seconds after which a controller without ReadIndex requests confirms the age of its own image.
 READ_INDEX_EVERY_S = 0.8
-#: Maximum age in milliseconds of a barrier that may answer a request; if the latest barrier is older, a new, deferred
-#: barrier answers.
+#: Maximum age in milliseconds of a barrier whose result may answer a request. If the latest barrier is older, the
+#: request waits for a new barrier, which starts after a delay.
 RECENT_MS = 500
 #: If the latest barrier is older than this number of milliseconds, later barriers have probably failed. After a late
 #: barrier the next barrier is not deferred, so that the caller learns the error soon.

@@ -150,7 +150,8 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
         )
     if instance_id is not None and member.value.instance_id != instance_id:
         raise UnknownMemberIdError(
-            f"group {group_id!r}: no member has instance id {instance_id!r}; join again with epoch 0"
+            f"group {group_id!r}: member {member_id!r} does not have instance id {instance_id!r}; join again with "
+            "epoch 0"
         )
     return member
 

@@ -1,8 +1,9 @@
 """The shards of this coordinator and their epochs, according to the metadata.
 
-This coordinator owns a shard if the metadata names the coordinator *with its coordinator epoch*. The shards of a former
-process with the same coordinator id got new epochs, or other owners. A shard with another epoch counts as another
-shard: the runner of the old epoch resigns, because its appends would be refused.
+This coordinator owns a shard if the metadata names the coordinator *with its coordinator epoch*. When a process
+registers with the coordinator id of a former process, the former process's shards get new epochs or other owners. A
+shard with another epoch counts as another shard: the runner of the old epoch resigns, because its appends would be
+refused.
 
     shard added, epoch changed -> a runner that claims it     removed -> its runner resigns
     topics changed -> sent to every serving shard of groups   (and to each that begins to serve)

@@ -178,7 +178,7 @@ class ArrowDecoder:
             self._writers[schema_id] = self._compiled(writer)
 
     def missing(self, values: pa.Array) -> list[int]:
-        """The schema ids of framed values that have no writer yet."""
+        """The schema ids in the framed ``values`` for which ``add_writer`` has not been called yet."""
         capsule, wide = _exported(values)
         with self.lock:
             if self._program.size > NODES_MAX:

@@ -124,7 +124,7 @@ def is_binary(array: pa.DataType) -> bool:
 
 
 def offset_bytes(array: pa.DataType) -> int:
-    """The flag of a node for text: the number of bytes of an offset."""
+    """The number of bytes of one offset in a text or binary array: the flag of the program's node for this array."""
     return 8 if pa.types.is_large_string(array) or pa.types.is_large_binary(array) else 4
 
 
