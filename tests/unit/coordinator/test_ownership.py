@@ -9,17 +9,23 @@ from typing import Any
 
 import pytest
 
+from headrace_coordinator.classic.messages import Answered, Join, Waiting
+from headrace_coordinator.classic.settings import ClassicSettings
+from headrace_coordinator.group.messages import DescribeGroup, Disconnected, Heartbeat, TopicsChanged
+from headrace_coordinator.group.settings import GroupSettings
+from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.handlers.membership import Members, MembershipStream
 from headrace_coordinator.runtime import runner as runner_module
 from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
-from headrace_coordinator.runtime.shard import Shard
+from headrace_coordinator.runtime.shard import Shard, ShardState
 from headrace_coordinator.state_machine import Decision, OwnershipAsked, OwnershipProven
+from headrace_core.clock import SystemClock
 from headrace_core.errors import NotCoordinatorError, UnreleasedInstanceIdError
 from headrace_core.testing.clock import ManualClock
 from headrace_protos.v1 import groups_pb2
-from tests.worlds.group_world import GroupShardWorld
-from tests.worlds.idle_shard import EmptyLog, IdleMachine
+from tests.worlds.group_world import GroupShardWorld, topics
+from tests.worlds.idle_shard import EmptyLog, GrowingLog, IdleMachine
 
 
 @pytest.fixture
@@ -90,13 +96,14 @@ def _static(world: GroupShardWorld, name: str) -> Any:
 
 
 class Machine(IdleMachine):
-    """Work is due at once, until a tick."""
+    """Work is due at once, until a tick after a proof."""
 
     is_due = True
 
     def tick(self, now_ms: int) -> Decision:
-        self.asked.append("tick")
-        self.is_due = False
+        if any(isinstance(each, OwnershipProven) for each in self.asked):
+            self.asked.append("tick")
+            self.is_due = False
         return Decision()
 
     def next_due_ms(self) -> int | None:
@@ -173,6 +180,54 @@ def test_a_proof_that_fails_is_reported_and_asked_for_again(
     asyncio.run(scenario())
     assert "cannot prove that" in caplog.text
     assert "a bug" in caplog.text
+
+
+def test_a_classic_group_rebalances_while_no_proof_comes() -> None:
+    """The controllers may have no leader for long, and no proof comes without them."""
+
+    async def scenario() -> None:
+        serving, proving, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        answers: dict[int, asyncio.Future[Any]] = {1: asyncio.get_running_loop().create_future()}
+
+        async def prove(runner: ShardRunner) -> bool:
+            proving.set()
+            await gone.wait()
+            return True
+
+        def tell(pushes: Any) -> None:
+            for push in pushes:
+                if isinstance(push, Answered):
+                    answers[push.ticket].set_result(push.outcome)
+
+        settings = GroupSettings(connection_grace_ms=1), ClassicSettings(initial_delay_ms=1)
+        runner = ShardRunner(
+            Shard("shard-0", Claim(1, 1, 1), lambda: GroupsOfBothTypes(*settings, awaits_proof=True)),
+            GrowingLog(),
+            clock=SystemClock(),
+            replays=asyncio.Semaphore(1),
+            tell=tell,
+            became=lambda runner, state, error: serving.set() if state is ShardState.SERVING else None,
+            is_ours=prove,
+        )
+        runner.start()
+        await serving.wait()
+        runner.put(TopicsChanged(topics(orders=1)))
+        await runner.ask(Heartbeat("new", "m", 0, 1, topics=("orders",), rebalance_timeout_ms=60_000))
+        runner.put(Disconnected("new", "m", 1))
+        await proving.wait()
+        join = Join("classic", "", "c", 10_000, 60_000, "consumer", (("range", b""),), 1)
+        assert isinstance(await runner.ask(join), Waiting)
+        async with asyncio.timeout(60):
+            joined = await answers[1]
+        assert (joined.member_id, joined.generation) == ("c", 1)
+        assert (await runner.ask(DescribeGroup("new"))).members, "the removal of a member waits for the proof"
+        gone.set()
+        async with asyncio.timeout(60):
+            while (await runner.ask(DescribeGroup("new"))).members:
+                pass
+        await runner.close()
+
+    asyncio.run(scenario())
 
 
 # -- the members' notices ----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from headrace_core.errors import (
 )
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2
-from tests.worlds.idle_shard import EmptyLog
+from tests.worlds.idle_shard import GrowingLog
 
 SHARD = TopicPartition("__consumer_offsets", 3)
 REQUEST = CommitTransactionOffsets(CommitOffsets("g", (OffsetToCommit("t", 0, 5),)), "payments", 7, 3)
@@ -123,18 +123,17 @@ def test_a_request_whose_shard_moves_meanwhile_gets_an_answer() -> None:
     assert shard.asked == [REQUEST]
 
 
-class HeldLog(EmptyLog):
+class HeldLog(GrowingLog):
     """``gate`` holds each append after the claim."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.gate = asyncio.Event()
-        self.end = 0
 
     async def append(self, batches: Any, expected_end: int) -> int:
-        base, self.end = self.end, self.end + sum(map(len, batches))
         if expected_end >= 0:
             await self.gate.wait()
-        return base
+        return await super().append(batches, expected_end)
 
 
 @pytest.mark.parametrize("is_answered", [False, True])

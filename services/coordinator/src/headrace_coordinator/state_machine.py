@@ -7,7 +7,8 @@ CoordinatorShard).
     replay(key, value, timestamp)    a record of the log, in its order
     loaded(now)                      the end of the replay; sessions of all members begin again
     handle(request, now) -> Decision records to append, the reply, pushes; applied to memory already
-    tick(now) -> Decision            the work that is due by time
+    tick(now) -> Decision            the work that is due by time; without a proof of ownership (OwnershipProven), only
+                                     the work that needs none
     next_due_ms()                    when to tick again
 
 ``handle`` and ``tick`` apply their decisions through the functions that ``replay`` uses, so a replay of the log gives

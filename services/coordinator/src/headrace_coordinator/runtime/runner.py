@@ -27,6 +27,9 @@ logger = logging.getLogger("headrace.coordinator.shard")
 
 #: Longest sleep of a shard in milliseconds, because an operator may set the wall clock during a sleep.
 TICK_MS_MAX = 1_000
+#: Milliseconds between two ticks while the runner waits for a proof of ownership: the work that is due may need the
+#: proof.
+PROVING_TICK_MS = 100
 #: If the difference between wall clock and monotonic clock changes by this number of milliseconds, the wall clock was
 #: set.
 CLOCK_STEP_MS = 20
@@ -72,7 +75,7 @@ class ShardRunner:
         """``replays`` limits how many shards replay at the same time. ``tell`` receives pushes. ``became`` is called at
         each change of the shard's state, before any request is served in the new state. ``is_ours`` returns whether
         this coordinator owned the shard under its epoch at the time of the call, and waits until the answer is certain.
-        If ``is_ours`` is None, the state machine never asks for a proof of ownership. ``is_believed`` returns whether
+        If ``is_ours`` is None, no work of the state machine needs a proof of ownership. ``is_believed`` returns whether
         the controllers may still consider this coordinator alive. Once the controllers may have removed this
         coordinator, another coordinator may own the shard, so every answer is fenced (Shard.ask). Members keep reading
         until the shard has a new owner."""
@@ -216,28 +219,39 @@ class ShardRunner:
         self._timers.add(timer)
 
     def _set_tick(self) -> None:
+        due_ms = self.shard.next_due_ms()
         if self._tick is not None:
+            if self._is_proving and due_ms is not None:
+                return  # a shard with many requests ticks, too
             self._tick.cancel()
             self._tick = None
-        due_ms = self.shard.next_due_ms()
-        if due_ms is not None and not self._is_proving:
+        if due_ms is not None:
             wait_ms = min(max(due_ms - self._clock.now_ms(), 0), TICK_MS_MAX)
+            if self._is_proving:
+                wait_ms = max(wait_ms, PROVING_TICK_MS)
             self._tick = self._loop.call_later(wait_ms / 1_000, self._ticked)
 
     def _ticked(self) -> None:
+        """Do the work that is due. If work is left, it may need a proof of ownership. Work that needs no proof goes on
+        meanwhile: the proof may take as long as the controllers have no leader, and a rebalance of a classic group
+        must not take as long."""
         self._tick = None
-        due_ms, now_ms = self.shard.next_due_ms(), self._now_ms()
-        if due_ms is not None and due_ms <= now_ms:
-            if self._is_ours is None:
-                self.shard.tick(now_ms)
-            else:
+        now_ms = self._now_ms()
+        if self._is_due(now_ms):
+            self.shard.tick(now_ms)
+            if self._is_ours is not None and not self._is_proving and self._is_due(now_ms):
                 self._is_proving = True
                 self._spawn(self._tick_as_owner(self._is_ours), "proof of ownership")
         self._schedule()
 
+    def _is_due(self, now_ms: int) -> bool:
+        due_ms = self.shard.next_due_ms()
+        return due_ms is not None and due_ms <= now_ms
+
     async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
         """Prove that this coordinator owns the shard, then do the work that was due at the time of the proof. A member
-        is removed only if its timeout ended at a time at which no other coordinator could serve the member."""
+        of a KIP-848 group is removed only if its timeout ended at a time at which no other coordinator could serve the
+        member."""
         self._proofs += 1
         self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
         try:
