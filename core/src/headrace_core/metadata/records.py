@@ -233,8 +233,8 @@ class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, ta
 
 
 class CoordinatorState(enum.IntEnum):
-    """ACTIVE: gets shards. State of a coordinator. DRAINING: the coordinator will stop and gets no more shards. GONE:
-    the coordinator is no longer registered."""
+    """The state of a coordinator. ACTIVE: gets shards. DRAINING: the coordinator will stop and gets no more shards.
+    GONE: the coordinator is no longer registered."""
 
     ACTIVE = 0
     DRAINING = 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _Path = Annotated[
     Path | None,
     typer.Argument(
-        metavar="PATH", help="A node's directory, or the __cluster_metadata-0 in it. Leave PATH out with --data."
+        metavar="PATH", help="A node's directory, or its directory __cluster_metadata-0. Leave PATH out with --data."
     ),
 ]
 

@@ -30,7 +30,7 @@ class TokenCredentials:
 
     def __init__(self, secret_key: str) -> None:
         self._secret_key = secret_key
-        #: A secret of all nodes, from which made-up credentials are derived too.
+        #: The secret from which the nodes derive made-up credentials for unknown users. All nodes have the same secret.
         self.secret = hmac.digest(secret_key.encode(), b"made-up credentials", "sha256")
         self._kept: OrderedDict[tuple[str, int], ScramCredential] = OrderedDict()
 

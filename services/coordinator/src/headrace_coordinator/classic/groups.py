@@ -600,7 +600,7 @@ class ClassicGroups:
         """Remove members; the remaining members rebalance."""
         removed = False
         for member in gone:
-            unknown = UnknownMemberIdError(f"member {member.member_id!r} has left group {group.group_id!r}")
+            unknown = UnknownMemberIdError(f"member {member.member_id!r} left group {group.group_id!r}, or was removed")
             turn.answer_join(member, unknown)
             turn.answer_sync(member, unknown)
             group.remove(member)

@@ -382,8 +382,8 @@ class _Resolution:
         return self._program.node(op, at)
 
     def _skipped(self, writer: Type) -> int:
-        """Add nodes that skip a field of the writer that the reader does not have. The writer's type may contain
-        itself."""
+        """Add nodes that skip a field of the writer's schema that is not in the reader's schema. The writer's type may
+        contain itself."""
         key = (writer, None, -1)
         if key in self._made:
             return self._made[key]
