@@ -68,7 +68,8 @@ class Reading:
         self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that are stopped until a seek
         # The Slice whose retriable error ``next_slice`` raised last; None after a Slice with records.
         self._failed: Slice | None = None
-        self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow
+        # The (generation, position) at which the last ``drain`` or ``take_arrow`` began to read each partition.
+        self._taken: dict[Assigned, tuple[int, int]] = {}
         self._generation = 0
         self._dirty = False
         #: Whether a position has moved over data without records for the caller since the caller's poll began: aborted
@@ -389,19 +390,33 @@ class Reading:
         the current Slice, the error of a stopped partition is kept in ``_errors``, and the Slice of a retriable error
         is queued again.
         """
-        out: list[Record] = []
         traces = self.traces
         began_ns = 0 if traces is None else time.time_ns()
+        self._taken = {}
+        try:
+            out = self._drained(max_records)
+            if traces is not None:
+                traces.polled(out, began_ns)
+            return out
+        except (HeadraceError, WouldWait):
+            raise
+        except BaseException:  # Ctrl-C, or no memory
+            self.give_back()
+            raise
+
+    def _drained(self, max_records: int) -> list[Record]:
+        out: list[Record] = []
         while len(out) < max_records:
             try:
                 iterator = self.next_iterator()
                 if iterator is None:
                     break
-                stood = iterator.position
+                assert self._current is not None
+                item, stood = self._current[0], iterator.position
+                self._taken.setdefault(item.assigned, (item.generation, stood))
                 taken = iterator.take(max_records - len(out))
                 if not taken:
-                    assert self._current is not None
-                    self.skipped |= self._current[0].next_offset > stood
+                    self.skipped |= item.next_offset > stood
                     self.finish_slice(iterator)
                     continue
                 if not self.plain:
@@ -415,8 +430,6 @@ class Reading:
                 out = taken
             else:
                 out += taken
-        if traces is not None:
-            traces.polled(out, began_ns)
         return out
 
     def deserialize(self, record: Record) -> Record:
@@ -460,25 +473,46 @@ class Reading:
                 if self.under_way is not iterator:
                     return
         else:
-            while (batch := self._deserialized(iterator.take(1))) and self.current is not None:
-                yield batch[0]
+            while (deserialized := self._next_deserialized(iterator)) is not None:
+                yield deserialized
                 if self.under_way is not iterator:
                     return
         self.finish_slice(iterator)
+
+    def _next_deserialized(self, iterator: RecordIterator) -> Record | None:
+        """The next record of the current Slice; None at its end."""
+        assert self.current is not None
+        item, stood = self.current[0], iterator.position
+        try:
+            return next(iter(self._deserialized(iterator.take(1))), None)
+        except (HeadraceError, WouldWait):
+            raise
+        except BaseException:  # Ctrl-C: a later iteration begins with this record
+            self.current = (item, self._iterator(item, stood))
+            raise
 
     def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
         """Decode about ``max_bytes`` of fetched data; the result has one or more Arrow batches per partition.
 
         If a batch is damaged, the call returns the batches before the damaged one, and a later call raises the error.
         """
-        self._taken = []
+        self._taken = {}
         if self.inbox.alarm or self.inbox.is_shut:
             return []
-        taken: list[tuple[Slice, int]] = []
+        try:
+            return self._batches(max_bytes, columns, include_headers)
+        except HeadraceError:
+            raise
+        except BaseException:  # Ctrl-C, or no memory
+            self.give_back()
+            raise
+
+    def _batches(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
+        taken: dict[Assigned, list[tuple[Slice, int]]] = {}
         size = 0
         if self.current is not None:
             item, iterator = self.current
-            taken.append((item, int(iterator.position)))
+            self._take(item, int(iterator.position), taken)
             self.current = None
         while size < max_bytes:
             try:
@@ -491,36 +525,38 @@ class Reading:
             if found is None:
                 break
             item, old = found
-            taken.append((item, item.fetch_offset if old is None else int(old.position)))
+            self._take(item, item.fetch_offset if old is None else int(old.position), taken)
             size += item.size
-        by_partition: dict[Assigned, list[tuple[Slice, int]]] = {}
-        for entry in taken:
-            by_partition.setdefault(entry[0].assigned, []).append(entry)
-        self._taken = [(entries[0][0], entries[0][1]) for entries in by_partition.values()]
         batches: list[pa.RecordBatch] = []
         failure: HeadraceError | None = None
-        for assigned, entries in by_partition.items():
+        for assigned, entries in taken.items():
             decode = partial(self._decode_arrow, assigned, columns=columns, include_headers=include_headers)
-            start = entries[0][1]
+            last, start = entries[-1][0], entries[0][1]
+            end = start
             try:
                 batches += decode([part for item, _ in entries for part in item.parts], start)
-                assigned.position = entries[-1][0].next_offset
+                end = _move(last, last.next_offset)
             except HeadraceError as error:
                 failure = error
-                batches += self._arrow_before_damage(entries, decode)
-            self._count_consumed(assigned, (assigned.position or start) - start)
-            self.skipped |= (assigned.position or start) > start
+                before, end = self._arrow_before_damage(entries, decode)
+                batches += before
+            self._count_consumed(assigned, end - start)
+            self.skipped |= end > start
         batches = [batch for batch in batches if batch.num_rows]
         if failure is not None and not batches:
             raise failure
         return batches
 
+    def _take(self, item: Slice, start: int, taken: dict[Assigned, list[tuple[Slice, int]]]) -> None:
+        taken.setdefault(item.assigned, []).append((item, start))
+        self._taken.setdefault(item.assigned, (item.generation, start))
+
     def give_back(self) -> None:
-        """Undo the last ``take_arrow``, whose caller did not receive the result: fetch the data again."""
-        for item, start in self._taken:
-            if item.generation == item.assigned.generation and self.state == "open":
-                self._void(item.assigned)
-                item.assigned.position = start
+        """Undo the last ``drain`` or ``take_arrow``, whose caller did not receive the result: fetch the data again."""
+        for assigned, (generation, start) in self._taken.items():
+            if generation == assigned.generation and self.state == "open":
+                self._void(assigned)
+                assigned.position = start
 
     def _decode_arrow(
         self, assigned: Assigned, parts: list[Buffer], start: int, *, columns: list[str] | None, include_headers: bool
@@ -540,9 +576,11 @@ class Reading:
 
     def _arrow_before_damage(
         self, entries: list[tuple[Slice, int]], decode: Callable[[list[Buffer], int], list[pa.RecordBatch]]
-    ) -> list[pa.RecordBatch]:
-        """Decode batch by batch until a batch fails; the failed batch and the batches after it stay queued."""
+    ) -> tuple[list[pa.RecordBatch], int]:
+        """Decode batch by batch until a batch fails; the failed batch and the batches after it stay queued. Returns the
+        batches and the position after them."""
         batches: list[pa.RecordBatch] = []
+        position = entries[0][1]
         for index, (item, start) in enumerate(entries):
             position = start
             try:
@@ -551,12 +589,12 @@ class Reading:
                         batches += decode([part[at : at + header.size]], position)
                         position = max(position, header.next_offset)
             except HeadraceError:
-                item.assigned.position = position
                 again = [(item, self._iterator(item, position)), *((later, None) for later, _ in entries[index + 1 :])]
-                self._resumed.extendleft(reversed(again))
-                break
-            item.assigned.position = item.next_offset
-        return batches
+                if item.generation == item.assigned.generation:
+                    self._resumed.extendleft(reversed(again))
+                return batches, _move(item, position)
+            position = _move(item, item.next_offset)
+        return batches, position
 
     def _end(self, assigned: Assigned) -> int:
         """The end of the records that this consumer may read, as an offset; -1: not known yet."""
@@ -570,7 +608,7 @@ class Reading:
         self.current = None
         self._held.clear()
         self._resumed.clear()
-        self._taken = []
+        self._taken = {}
         self.inbox.notify()
 
     def _count_consumed(self, assigned: Assigned, count: int) -> None:
@@ -611,6 +649,14 @@ class Reading:
             "assigned-partitions": float(len(self.partitions)),
             "queued-bytes": float(self.inbox.queued_bytes),
         }
+
+
+def _move(item: Slice, position: int) -> int:
+    """Set the position of a Slice's partition, and return it. A seek during the decoding, from another task, keeps its
+    position."""
+    if item.generation == item.assigned.generation:
+        item.assigned.position = position
+    return position
 
 
 def each_of(partitions: Named) -> list[TopicPartition]:
