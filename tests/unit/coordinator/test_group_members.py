@@ -20,6 +20,7 @@ from headrace_coordinator.group.messages import (
 from headrace_coordinator.group.settings import GroupSettings
 from headrace_coordinator.group.subscriptions import Subscription, Topics
 from headrace_coordinator.group.timing import NO_STREAM
+from headrace_coordinator.offsets.logic import OffsetSettings
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     FencedInstanceIdError,
@@ -37,6 +38,7 @@ from headrace_core.errors import (
     UnsupportedAssignorError,
 )
 from headrace_core.metadata.records import AclRecord
+from headrace_core.records import encode_batch
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
 from headrace_core.security.authorizer import Authorizer
 from headrace_core.security.caller import Caller
@@ -738,6 +740,24 @@ def test_a_join_that_makes_no_sense_changes_nothing(change: dict[str, object], e
         shard.ask(request)
     assert shard.log == []
     assert shard.groups.group_ids() == ()
+
+
+@pytest.mark.parametrize("letter", ["n", "\u00e9", "\U0001f600"])
+def test_the_record_of_the_longest_subscription_fits_into_a_batch(letter: str) -> None:
+    """A leader would refuse a larger batch, and the shard would lose its state at each attempt of the member."""
+    settings, largest = GroupSettings(), 0
+    for count in (500, 1_000, 3_000, settings.topics_max):
+        shard = GroupShardWorld(orders=1)
+        names = tuple(f"{number:04}" + letter * 245 for number in range(count))
+        request = Heartbeat(GROUP, "a", 0, 1, topics=names, rebalance_timeout_ms=1_000)
+        if sum(len(name.encode()) for name in names) > settings.topics_bytes_max:
+            with pytest.raises(InvalidRequestError, match="use a pattern"):
+                shard.ask(request)
+            assert shard.log == []
+        else:
+            shard.ask(request)
+            largest = max(largest, *(len(encode_batch([(0, key, value, None)])) for key, value in shard.log))
+    assert 0 < largest <= OffsetSettings().commit_bytes_max
 
 
 def test_a_full_group_takes_nobody_else_but_its_static_members() -> None:

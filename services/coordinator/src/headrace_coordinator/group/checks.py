@@ -96,6 +96,11 @@ def _check_subscription(request: Heartbeat, settings: GroupSettings) -> None:
                 f"the subscription names {len(request.topics)} topics, at most {settings.topics_max} are allowed: "
                 "use a pattern"
             )
+        if (size := sum(len(name.encode()) for name in request.topics)) > settings.topics_bytes_max:
+            raise InvalidRequestError(
+                f"the topic names of the subscription have {size} bytes, at most {settings.topics_bytes_max} fit into "
+                "the member's record: use a pattern"
+            )
         for name in request.topics:
             # Refuse only names that are too long. Kafka accepts other invalid topic names in a subscription, and for
             # librdkafka a refusal is a fatal error.

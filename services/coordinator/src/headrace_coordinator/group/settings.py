@@ -37,4 +37,5 @@ class GroupSettings:
     migration_policy: str = from_key(SERVER, "group.consumer.migration.policy", str.lower)
     name_bytes_max: int = 249
     topics_max: int = 5_000
+    topics_bytes_max: int = 900_000
     regex_bytes_max: int = 1_024
