@@ -354,6 +354,18 @@ def test_cancelling_the_last_reassignment_lifts_the_throttle() -> None:
     assert world.broker_config(1) == {}, "there is nothing to throttle"
 
 
+def test_deleting_the_topic_of_the_last_reassignment_lifts_the_throttle() -> None:
+    world = with_replicas(3, (1, 2), (1, 2), reassignment_partitions_per_broker=1)
+    world.topic("other", [(1, 2)])
+    world.reassign({("t", 0): (1, 3), ("t", 1): (1, 3)}, throttle_bytes_per_s=1_000)
+    world.ask(DeleteTopics(("unknown",)))
+    assert world.broker_config(1)[RATE] == "1000"
+    world.ask(DeleteTopics(("t",)))
+    assert world.broker_config(1) == {}
+    world.move("other", 0, (1, 3))
+    assert world.topic_config("other") == {}, "the next reassignment has no throttle"
+
+
 def test_lists_of_an_operators_own_stay() -> None:
     world = MovesWorld(3)
     world.topic("t", [(1, 2), (1, 2)], **{LEADERS: "*", FOLLOWERS: "1:2"})

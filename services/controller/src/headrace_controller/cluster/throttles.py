@@ -7,8 +7,8 @@ and is set and removed together with the reassignments.
     follower.replication.throttled.replicas                the replicas that are added
 
 The metadata image (``ledger.throttle``) records the keys that were set. The end of the last reassignment removes the
-throttle's keys, as ``kafka-reassign-partitions --verify`` does. A list of throttled replicas with the value "*" was set
-by an operator and stays.
+throttle's keys, as ``kafka-reassign-partitions --verify`` does; so does the deletion of its topic. A list of throttled
+replicas with the value "*" was set by an operator and stays.
 """
 
 from __future__ import annotations
@@ -79,6 +79,13 @@ def follow(
     if (now.bytes_per_s, now.broker_ids) != (before.bytes_per_s, before.broker_ids):
         records.append(now)
     return records
+
+
+def after_topics_deleted(image: MetadataImage) -> list[MetadataRecord]:
+    """Configuration records that remove the throttle, if the deleted topics had all remaining reassignments. ``image``:
+    the metadata without the deleted topics."""
+    ledger = image.ledger
+    return [] if ledger.reassigning or ledger.queued else follow(image, begun={}, is_last=True)
 
 
 def _rates(image: MetadataImage, broker_ids: Iterable[int], rate: int | None) -> list[MetadataRecord]:

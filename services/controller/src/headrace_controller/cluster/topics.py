@@ -31,7 +31,7 @@ from headrace_core.metadata import (
 from headrace_core.plurals import counted
 from headrace_core.types import check_topic_name
 
-from . import configs, internal_topics, leadership
+from . import configs, internal_topics, leadership, throttles
 from .decision import Decision, View
 from .directories import first_directories
 from .placement import Placer, too_few_brokers
@@ -84,6 +84,8 @@ def delete(view: View, request: DeleteTopics) -> Decision:
             results.append(TopicResult(name=name, error=error))
         else:
             results.append(TopicResult(name=name, topic_id=topic.topic_id))
+    if view.image.ledger.throttle.bytes_per_s:
+        records += throttles.after_topics_deleted(view.image.apply(records, view.image.next_offset + len(records)))
     return Decision(tuple(records), tuple(results))
 
 
