@@ -806,6 +806,6 @@ LISTENERS = (
     ),
 )
 
-#: Keys that listener.name.NAME. may precede.
+#: A key that begins with one of these texts can be set for one listener, as listener.name.NAME.KEY.
 PER_LISTENER_PREFIXES = ("ssl.", "sasl.")
 PER_LISTENER = frozenset({"connections.max.reauth.ms"})

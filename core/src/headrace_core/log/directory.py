@@ -719,7 +719,7 @@ def has_only_foreign_files(names: Sequence[str]) -> bool:
 
 def _foreign(path: str, partition: TopicPartition) -> StorageError:
     return StorageError(
-        f"{path} has the name of a log, but is none: the broker leaves it as it is, and cannot create the log of "
+        f"{path} has the name of a log, but is not a log: the broker leaves it as it is, and cannot create the log of "
         f"{partition} there; move it away, then restart the broker"
     )
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from ..errors import InvalidRequestError
 
-USER = "User"  #: The only type of principals that Kafka and Headrace know.
+USER = "User"  #: The type of the principals of clients, and the only type in ACLs. (Nodes have the type Node.)
 PRINCIPAL_CHARS_MAX = 1_024  #: Maximum length of a principal's text; a distinguished name of a certificate is long.
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """``kind`` is User; ``name`` may be any text, such as ``alice`` or ``CN=alice,O=Example``."""
+    """``kind`` is User, or Node for a node of the cluster; ``name`` may be any text, such as ``alice`` or ``CN=alice,O=Example``."""
 
     kind: str
     name: str

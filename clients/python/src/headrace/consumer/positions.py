@@ -123,7 +123,7 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
             divergent_offset=divergent,
         )
     where = "the offset of auto.offset.reset" if divergent is None else f"offset {divergent}"
-    logger.warning("%s: the log was truncated before offset %d, the position; continuing at %s", tp, at, where)
+    logger.warning("%s: the log was truncated before this consumer's position %d; continuing at %s", tp, at, where)
     tracked.may_be_truncated = False
     if divergent is None:
         tracked.fetch_at, tracked.reset, tracked.asks_group = None, None, False

@@ -142,7 +142,7 @@ class Shipper:
             return self._settings.line_bytes_max
         if not topic.max_message_bytes:
             return self._settings.line_bytes_max
-        # With a tiny limit, the paths must be short.
+        # If the limit is tiny, a record fits only if the file's path is short.
         most = max(topic.max_message_bytes - BESIDE_LINE_BYTES, topic.max_message_bytes // 2)
         return min(self._settings.line_bytes_max, most)
 

@@ -32,14 +32,14 @@ FINGERPRINT_BYTES = 1_024
 READ_BYTES = 256 * 1024
 #: Seconds after which a file that lost its path, and has not grown, is closed.
 CLOSED_AFTER_S = 5.0
-#: Time after which the position of a file that no longer exists is removed. A file that was renamed before its path was
-#: ever seen to lead to a file is shipped only if it is younger.
+#: Time after which the position of a file that no longer exists is removed. If the shipper has not seen any file at a
+#: path yet, it ships a renamed file of this path only if the file is younger than this time.
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip", ".lzma", ".tgz", ".7z", ".br", ".Z")
 #: What a rotation appends to a name: a number or a date, perhaps with more behind it (logrotate, Python, log4j), or
 #: "old" (scripts for nginx).
 _SUFFIX = re.compile(r"[._-](\d[\w.:+-]*|old)")
-#: Ends of the names of files that are no rotated logs, or that cannot be read as such.
+#: Suffixes of files that are not rotated logs, or that are compressed.
 _OTHER = (*_COMPRESSED, ".bak", ".tmp", ".swp", ".part")
 #: Milliseconds that the kernel's clock for modification times may be behind.
 MODIFIED_LATE_MS = 10
@@ -127,7 +127,8 @@ class Tail:
         #: Whether the file was already a renamed file or a copy when it was opened. No rotation truncates such a file.
         self.was_rotated = False
         self.seen_ms = 0  #: When the path was last seen to lead to this file.
-        #: ``seen_ms`` and the time of modification when the content was last the same as at the position.
+        #: Values of ``seen_ms`` and of the file's time of modification at the last check that found the content of the
+        #: position in the file.
         self.same_ms = self.modified_ns = 0
         #: Whether a later write gives the file another time of modification than ``modified_ns``.
         self._has_own_time = False
@@ -561,7 +562,7 @@ class Files:
         after_ns = (tail.same_ms - MODIFIED_LATE_MS) * 1_000_000
         for each in files:
             if each.size < 0 and (tail.fingerprint_bytes or each.modified_ns > after_ns):
-                # It may be the copy: when it can be read, ``_open_grown`` ships its rest.
+                # This unreadable file may be the copy. ``_open_grown`` ships its rest as soon as the file is readable.
                 position = replace(tail.position(), device=each.identity[0], inode=each.identity[1], born_ns=0)
                 self._known.setdefault(each.identity, position)
         if copy is not None:
@@ -977,7 +978,8 @@ class Files:
         in_order = sorted(self.tails.values(), key=lambda tail: (tail.has_path, 0 if tail.has_path else tail.order_ns))
         waiting = {tail.path for tail in in_order if tail.identity in broken}
         in_order = [tail for tail in in_order if tail.identity not in broken]
-        # Measure the new file of a path first: when it has lines, its program writes to the renamed file no more.
+        # Measure the new file of a path before the renamed file: when the new file has lines, the program no longer
+        # writes to the renamed file.
         unread = {tail.identity: tail.unread for tail in reversed(in_order)}
         for tail in in_order:
             if unread[tail.identity] and tail.path not in waiting:
