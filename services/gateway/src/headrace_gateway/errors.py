@@ -40,10 +40,10 @@ _NEAREST = {
     1009: 16,  # FENCED_SHARD_EPOCH: NOT_COORDINATOR
     1010: 16,  # UNEXPECTED_LOG_END: NOT_COORDINATOR
 }
-#: Maps error numbers that Kafka's coordinator never sends to members of a group to the number that it sends instead.
-#: For Kafka's consumer, any other number in an answer to JoinGroup, SyncGroup or ConsumerGroupHeartbeat is a fatal
-#: error, which ``poll`` raises.
-_FOR_MEMBERS = {
+#: Maps error numbers that Kafka's coordinators never send to the numbers that they send instead. For Kafka's consumers
+#: and producers, other numbers in a coordinator's answer are fatal: ``poll`` or ``commitSync`` raises them, or the
+#: transactional producer ends.
+_OF_COORDINATORS = {
     6: 16,  # NOT_LEADER_OR_FOLLOWER: NOT_COORDINATOR
     7: 15,  # REQUEST_TIMED_OUT: COORDINATOR_NOT_AVAILABLE
     56: 16,  # KAFKA_STORAGE_ERROR: NOT_COORDINATOR
@@ -60,7 +60,7 @@ def number(error: HeadraceError | None) -> int:
     return NONE if error is None else kafkas(error.number)
 
 
-def for_members(code: int) -> int:
-    """Like ``kafkas``, for an answer about the membership in a group."""
+def of_coordinator(code: int) -> int:
+    """Like ``kafkas``, for the answer of a coordinator about a group's members or offsets, or about a transaction."""
     found = kafkas(code)
-    return _FOR_MEMBERS.get(found, found)
+    return _OF_COORDINATORS.get(found, found)

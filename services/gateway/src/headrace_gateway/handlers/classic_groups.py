@@ -19,7 +19,7 @@ from ..access import GROUP as GROUP_RESOURCE
 from ..access import READ
 from ..call import Call
 from ..cluster import GROUP
-from ..errors import NONE, for_members, kafkas
+from ..errors import NONE, kafkas, of_coordinator
 from ..wire.schema import Message
 
 Fields = dict[str, Any]
@@ -57,9 +57,9 @@ async def join_group(call: Call, request: Message) -> Fields:
             GROUP, request.group_id, groups_pb2_grpc.GroupsStub, "JoinGroup", asked, timeout_ms
         )
     except HeadraceError as error:
-        return {"error_code": for_members(error.number), "generation_id": -1, "member_id": request.member_id}
+        return {"error_code": of_coordinator(error.number), "generation_id": -1, "member_id": request.member_id}
     return {
-        "error_code": for_members(answer.error.code),
+        "error_code": of_coordinator(answer.error.code),
         "generation_id": answer.generation_id,
         "protocol_type": answer.protocol_type or None,
         "protocol_name": answer.protocol_name or None,
@@ -95,7 +95,7 @@ async def sync_group(call: Call, request: Message) -> Fields:
         )
     except HeadraceError as error:
         answer = groups_pb2.SyncGroupResponse(error=error_to_proto(error))
-    code = for_members(answer.error.code)
+    code = of_coordinator(answer.error.code)
     return {
         # While the group is loaded, the member joins again, as in Kafka: clients do not expect the number itself.
         "error_code": RebalanceInProgressError.number if code == CoordinatorLoadInProgressError.number else code,
@@ -124,7 +124,7 @@ async def heartbeat(call: Call, request: Message) -> Fields:
         )
     except HeadraceError as error:
         answer = groups_pb2.ClassicHeartbeatResponse(error=error_to_proto(error))
-    code = for_members(answer.error.code)
+    code = of_coordinator(answer.error.code)
     # While the group is loaded, each heartbeat succeeds, as in Kafka: clients do not expect the number itself.
     return {"error_code": NONE if code == CoordinatorLoadInProgressError.number else code}
 

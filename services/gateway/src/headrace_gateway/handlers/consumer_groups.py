@@ -13,7 +13,7 @@ from ..access import DESCRIBE, READ, TOPIC
 from ..access import GROUP as GROUP_RESOURCE
 from ..call import Call
 from ..cluster import GROUP
-from ..errors import for_members
+from ..errors import of_coordinator
 from ..wire.schema import Message
 
 Fields = dict[str, Any]
@@ -60,10 +60,10 @@ async def consumer_group_heartbeat(call: Call, request: Message) -> Fields:
             call.settings.request_timeout_ms,
         )
     except HeadraceError as error:
-        return {"error_code": for_members(error.number), "error_message": str(error), "member_id": member_id or None}
+        return {"error_code": of_coordinator(error.number), "error_message": str(error), "member_id": member_id or None}
     if answer.error.code:
         return {
-            "error_code": for_members(answer.error.code),
+            "error_code": of_coordinator(answer.error.code),
             "error_message": answer.error.message,
             "member_id": member_id or None,
         }

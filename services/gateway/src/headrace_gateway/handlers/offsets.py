@@ -21,7 +21,7 @@ from ..access import DELETE, DESCRIBE, READ, TOPIC
 from ..access import GROUP as GROUP_RESOURCE
 from ..call import Call
 from ..cluster import GROUP
-from ..errors import NONE, kafkas, number
+from ..errors import NONE, kafkas, of_coordinator
 from ..wire.schema import Message
 from .describe_groups import few_at_once
 
@@ -75,12 +75,13 @@ async def offset_commit(call: Call, request: Message) -> Fields:
                 call.settings.request_timeout_ms,
             )
         except HeadraceError as error:
-            code = number(error if call.version >= _MEMBER_EPOCHS else without_epochs(error))
+            seen = error if call.version >= _MEMBER_EPOCHS else without_epochs(error)
+            code = of_coordinator(seen.number)
             for result, _ in page:
                 result["error_code"] = code
             continue
         for (result, _), found in zip(page, answer.results, strict=True):
-            result["error_code"] = kafkas(found.error.code)
+            result["error_code"] = of_coordinator(found.error.code)
     return {"topics": [{**key, "partitions": results} for key, results in topics]}
 
 
@@ -169,10 +170,10 @@ async def _fetch_of_group(
                 call.settings.request_timeout_ms,
             )
         except HeadraceError as error:
-            return {"group_id": group.group_id, "error_code": number(error), "topics": []}
+            return {"group_id": group.group_id, "error_code": of_coordinator(error.number), "topics": []}
         (of_this,) = answer.groups
         if of_this.error.code:
-            return {"group_id": group.group_id, "error_code": kafkas(of_this.error.code), "topics": []}
+            return {"group_id": group.group_id, "error_code": of_coordinator(of_this.error.code), "topics": []}
         for each in of_this.offsets:
             if each.topic not in keys:
                 if not call.allows(DESCRIBE, TOPIC, each.topic):
@@ -189,7 +190,7 @@ async def _fetch_of_group(
                     "committed_offset": each.offset,
                     "committed_leader_epoch": each.leader_epoch,
                     "metadata": each.metadata,
-                    "error_code": kafkas(each.error.code),
+                    "error_code": of_coordinator(each.error.code),
                 }
             )
     return fields

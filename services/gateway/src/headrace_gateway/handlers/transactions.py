@@ -43,7 +43,7 @@ from ..access import GROUP as GROUP_RESOURCE
 from ..access import TRANSACTIONAL_ID as TRANSACTION_RESOURCE
 from ..call import Call
 from ..cluster import GROUP, TRANSACTION
-from ..errors import NONE, kafkas, number
+from ..errors import NONE, kafkas, number, of_coordinator
 from ..wire.apis import Api
 from ..wire.schema import Message
 from .describe_groups import ask_coordinators, few_at_once, is_listed
@@ -95,7 +95,7 @@ def _number(call: Call, error: HeadraceError) -> int:
         return InvalidProducerEpochError.number
     if isinstance(error, TransactionAbortableError) and call.version < _ABORTABLE_FROM[call.api]:
         return InvalidTxnStateError.number
-    return number(error)
+    return of_coordinator(error.number)
 
 
 async def init_producer_id(call: Call, request: Message) -> Fields:
@@ -136,7 +136,8 @@ async def init_producer_id(call: Call, request: Message) -> Fields:
                 timeout_ms,
             )
     except HeadraceError as error:
-        return {"error_code": _number(call, error), "producer_id": _NO_ID, "producer_epoch": _NO_ID}
+        code = number(error) if request.transactional_id is None else _number(call, error)
+        return {"error_code": code, "producer_id": _NO_ID, "producer_epoch": _NO_ID}
     return {"error_code": NONE, "producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
 
 
@@ -327,7 +328,7 @@ async def txn_offset_commit(call: Call, request: Message) -> Fields:
                 result["error_code"] = _number(call, without_epochs(error))
             continue
         for (result, _), found in zip(page, answer.results, strict=True):
-            result["error_code"] = kafkas(found.error.code)
+            result["error_code"] = of_coordinator(found.error.code)
     return {"topics": topics}
 
 
