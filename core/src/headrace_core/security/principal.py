@@ -12,7 +12,8 @@ PRINCIPAL_CHARS_MAX = 1_024  #: Maximum length of a principal's text; a distingu
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """``kind`` is User, or Node for a node of the cluster; ``name`` may be any text, such as ``alice`` or ``CN=alice,O=Example``."""
+    """``kind`` is User, or Node for a node of the cluster; ``name`` may be any text, such as ``alice`` or
+    ``CN=alice,O=Example``."""
 
     kind: str
     name: str
