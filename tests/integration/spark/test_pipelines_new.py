@@ -130,6 +130,20 @@ def test_a_new_pipeline_runs_to_the_end_of_its_topics(run: Any, status: Callable
 
 
 @pytest.mark.long
+def test_a_pipeline_that_was_killed_before_its_first_batch_begins_again(
+    run: Any, skeleton: Path, status: Callable[[], dict[str, Any]]
+) -> None:
+    checkpoint = skeleton.parent / "build/pipelines/parcels/checkpoints/clean"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id":"7b9e5b0c-6d0c-4c52-8f5e-0a4b1f0f5a11"}')
+    (checkpoint / "offsets/.0.5e0c.tmp").write_text("v1")  # Spark refuses a directory with this file
+    running = run("--once")
+    out, err = running.communicate(timeout=400)
+    assert running.returncode == 0, out[-3000:] + err[-3000:]
+    assert status()["queries"][0]["offsets"] == {"parcels": {"0": 3}}
+
+
+@pytest.mark.long
 def test_a_new_pipeline_runs_until_it_is_stopped(run: Any, status: Callable[[], dict[str, Any]]) -> None:
     running = run()
     lags: list[int | None] = []

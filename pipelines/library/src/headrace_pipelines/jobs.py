@@ -19,6 +19,7 @@ from headrace_spark import session
 
 from .access import access_of
 from .access import add_arguments as add_access
+from .checkpoints import remove_unbegun
 from .dead_letters import create_dead_letter_topics
 from .errors import StoppedError
 from .lags import Lag, lags
@@ -85,6 +86,8 @@ class StreamingJob:
             )
             try:
                 check_checkpoints(spark.sparkContext.master or "", arguments.checkpoints)
+                # The lock of the run guards its directory only: in a directory of --checkpoints, another run may begin.
+                remove_unbegun(out / "checkpoints")
                 return self._follow(spark, site, admin, show, stop)
             finally:
                 spark.stop()
