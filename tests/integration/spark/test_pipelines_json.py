@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -71,6 +72,47 @@ def test_good_records_are_typed_and_bad_ones_have_a_reason(spark: Any) -> None:
     assert first.tags == {"a": "b"}
     assert found[2].data.amount == 3.0
     assert found[3].data.geo.lat == 1.0
+
+
+#: For each type, the values that keep their meaning, and those of which Spark's cast would invent or drop a part.
+TIMES = {
+    "DATE": (
+        {"2026-02-28": "2026-02-28", "2026-02": "2026-02-01", "+12345-01-01": "+12345-01-01"},
+        ["2026-02-28 and more", "2026-02-28T12:00:00Z", "2026-02-28T99:99", "12:30", "2026-02-30", "today"],
+    ),
+    "TIMESTAMP": (
+        {
+            "2026-02-28": "2026-02-28 00:00:00",
+            "2026-02-28T12:30:00+05:30": "2026-02-28 07:00:00",
+            "2026-02-28 12:30:00.000001Z": "2026-02-28 12:30:00.000001",
+            "+12345-01-01T00:00:00Z": "+12345-01-01 00:00:00",
+        },
+        ["12:30", "T12:30:00", "12:30:00Z", "2026-02-28T24:00:00Z", "now"],
+    ),
+    "TIMESTAMP_NTZ": (
+        {"2026-02-28T12:30:00": "2026-02-28 12:30:00", "2026-02-28 12:30:00.5": "2026-02-28 12:30:00.5"},
+        ["2026-02-28T12:30:00+05:30", "2026-02-28T12:30:00Z", "2026-02-28 12:30:00 Europe/Paris", "12:30"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_a_time_keeps_its_meaning_or_has_a_reason(spark: Any, kind: str) -> None:
+    kept, refused = TIMES[kind]
+    texts = [json.dumps({"at": text}) for text in (*kept, *refused)]
+    rows = parse_json(spark.createDataFrame([(text,) for text in texts], "value string"), f"at {kind}")
+    found = {
+        row.value: (row.at, row.reason) for row in rows.selectExpr("value", "string(data.at) AS at", "reason").collect()
+    }
+    expected = [(at, None) for at in kept.values()]
+    expected += [(None, f'at: expected {kind.lower()}, found string "{text}"') for text in refused]
+    assert [found[text] for text in texts] == expected
+
+
+def test_no_record_ends_itself(spark: Any) -> None:
+    text = '{"user":"u"},"headrace:end-of-record"] tail'
+    (row,) = parse_json(spark.createDataFrame([(text,)], "value string"), "user STRING").collect()
+    assert row.reason == "value: malformed JSON"
 
 
 def test_a_changed_schema_is_ignored_or_refused_as_asked(spark: Any) -> None:

@@ -11,7 +11,9 @@ missing field alike. ``from_json`` converts numbers to text, and ignores all tex
     whole numbers  from a JSON number without fraction or exponent, within the range of the type
     other numbers  from any JSON number; a DECIMAL is rounded to its scale
     STRING         from a JSON string only
-    DATE, TIMESTAMP, TIMESTAMP_NTZ    from a JSON string in ISO 8601
+    DATE           from a JSON string with a date in ISO 8601, and nothing else
+    TIMESTAMP      from a JSON string with a date, or a date and a time, in ISO 8601
+    TIMESTAMP_NTZ  the same, without a zone
     VARIANT        any JSON value
     NOT NULL       the field must be present and not null; other fields may be missing
 
@@ -20,6 +22,7 @@ All expressions are Spark's own; no row passes through Python.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import cast
 
@@ -57,10 +60,17 @@ EXCERPT_CHARACTERS, REASON_CHARACTERS = 40, 1_000
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS = (FloatType, DoubleType, DecimalType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
+#: Patterns of times whose meaning Spark's cast keeps. For other texts the cast invents or drops a part: it adds today's
+#: date to a time, and ignores the text after a date, or the zone of a time.
+_KEPT = {
+    DateType: r"^\s*[+-]?\d{4,}(-\d{1,2}){0,2}\s*$",
+    TimestampType: r"^\s*[+-]?\d{4}",
+    TimestampNTZType: r"^\s*[+-]?\d{4,}(-\d{1,2}){0,2}([T ][\d:.]*)?\s*$",
+}
 #: A marker that ends the JSON array in which a text is parsed. Spark's parser ignores all text after the first value,
 #: so a text is parsed as the first element of an array of two. If further text follows the JSON value, the second
-#: element of the array is this text, and not the marker.
-_END = "headrace:end-of-record"
+#: element of the array is this text, and not the marker. No record can have the marker, because it is random.
+_END = f"headrace:end-of-record:{secrets.token_hex(8)}"
 
 
 def parse_json(
@@ -284,6 +294,8 @@ def _value(variant: Column, kind: DataType) -> Column:
         fits = found == "BOOLEAN"
     else:
         fits = found == "STRING"
+    if isinstance(kind, _TIMES):
+        fits &= F.try_variant_get(variant, "$", "string").rlike(_KEPT[type(kind)])
     value = F.try_variant_get(variant, "$", kind.simpleString())
     if isinstance(kind, FloatType | DoubleType):
         # JSON has no infinity: Spark converts a number beyond the type's range, such as 1e400, to Infinity.
