@@ -338,7 +338,9 @@ class OffsetsLogic:
                 "join the group again"
             )
         offsets = self.book.of(request.group_id)
-        unstable = self.book.pending.partitions(request.group_id) if request.require_stable else set()
+        unstable: Set[TopicPartition] = (
+            self.book.pending.partitions(request.group_id) if request.require_stable else frozenset()
+        )
         if request.partitions is not None:
             found = [self._fetched(request, offsets, unstable, one, now_ms) for one in request.partitions]
         else:
@@ -414,9 +416,8 @@ class OffsetsLogic:
             if committed is not None and _may_belong(committed, topic_id):
                 self._apply(group_id, partition, None)
                 records.append(ShardRecord(encode_key(group_id, partition), None))
-            for producer_id, pending in self.book.pending.of_group(group_id):
-                one = pending.offsets.get(partition)
-                if one is not None and _may_belong(one.committed, topic_id):
+            for producer_id, one in self.book.pending.of_partition(group_id, partition):
+                if _may_belong(one.committed, topic_id):
                     gone.setdefault(key_of(producer_id, group_id, partition), set()).add(partition)
         for key, partitions in gone.items():
             before = self.book.pending.part(key)

@@ -18,7 +18,7 @@ arrived, as in a partition's log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 import msgspec
@@ -131,12 +131,14 @@ _NOTHING: Mapping[str, PendingOffsets] = {}
 class PendingBook:
     """The pending offsets of a shard, derived only from the records."""
 
-    __slots__ = ("_by_producer", "_end_bytes", "_end_bytes_of", "_producers")
+    __slots__ = ("_by_partition", "_by_producer", "_end_bytes", "_end_bytes_of", "_producers")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
-        #: Maps a group to the producers with pending offsets of this group.
+        #: Maps a group to the producers with pending offsets of this group, in all and for each partition. A request
+        #: that names a few partitions must not look at all pending offsets of the group.
         self._producers: dict[str, set[int]] = {}
+        self._by_partition: dict[str, dict[TopicPartition, set[int]]] = {}
         #: Maps the key of a record of pending offsets to the bytes that these offsets take in the batch with which a
         #: marker commits them. ``_end_bytes`` has the sums of these bytes by producer.
         self._end_bytes_of: dict[PendingKey, int] = {}
@@ -152,7 +154,8 @@ class PendingBook:
         if key in self._end_bytes_of:
             self._end_bytes[producer_id] -= self._end_bytes_of.pop(key)
             for partition in key.partitions():
-                offsets.pop(partition, None)
+                if offsets.pop(partition, None) is not None:
+                    self._unlink(producer_id, group_id, partition)
         if pending is not None:
             offsets.update(pending.offsets)
             coordinator_epoch = max(pending.coordinator_epoch, NO_EPOCH if before is None else before.coordinator_epoch)
@@ -160,8 +163,20 @@ class PendingBook:
             self._end_bytes_of[key] = end_bytes(key, pending)
             self._end_bytes[producer_id] += self._end_bytes_of[key]
             self._producers.setdefault(group_id, set()).add(producer_id)
+            by_partition = self._by_partition.setdefault(group_id, {})
+            for partition in pending.offsets:
+                by_partition.setdefault(partition, set()).add(producer_id)
         elif not offsets:
             self._forget(producer_id, group_id)
+
+    def _unlink(self, producer_id: int, group_id: str, partition: TopicPartition) -> None:
+        by_partition = self._by_partition[group_id]
+        producers = by_partition[partition]
+        producers.discard(producer_id)
+        if not producers:
+            del by_partition[partition]
+            if not by_partition:
+                del self._by_partition[group_id]
 
     def _forget(self, producer_id: int, group_id: str) -> None:
         """Called when the producer has no more pending offsets of the group."""
@@ -198,10 +213,16 @@ class PendingBook:
         for producer_id in sorted(self._producers.get(group_id, ())):
             yield producer_id, self._by_producer[producer_id][group_id]
 
-    def partitions(self, group_id: str) -> set[TopicPartition]:
-        """The partitions with pending offsets of a group: open transactions may still change their committed
-        offsets."""
-        return {partition for _, pending in self.of_group(group_id) for partition in pending.offsets}
+    def of_partition(self, group_id: str, partition: TopicPartition) -> list[tuple[int, PendingOffset]]:
+        """The producers with a pending offset of a group's partition, in the order of their ids, each with its
+        offset."""
+        producers = self._by_partition.get(group_id, {}).get(partition, ())
+        return [(each, self._by_producer[each][group_id].offsets[partition]) for each in sorted(producers)]
+
+    def partitions(self, group_id: str) -> Set[TopicPartition]:
+        """The partitions with pending offsets of a group: open transactions may still change their committed offsets.
+        Do not keep the returned set, because it changes."""
+        return self._by_partition.get(group_id, {}).keys()
 
     def group_ids(self) -> tuple[str, ...]:
         """Ids of the groups with pending offsets."""
