@@ -236,8 +236,8 @@ def describe_broker(
     return described
 
 
-#: A configured value: (name of the key, raw value, source). A topic's key that is set on a broker has the broker's name,
-#: such as ``log.retention.ms``.
+#: A configured value: (name of the key, raw value, source). A topic's key that is set on a broker has the broker's
+#: name, such as ``log.retention.ms``.
 _Set = tuple[str, Any, ConfigSource]
 
 

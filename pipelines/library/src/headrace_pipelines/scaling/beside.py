@@ -22,7 +22,7 @@ from .scenes import CALL_S, PARTITIONS
 from .truth import Row
 
 QUERY, TABLE = "spark", "spark-rows"
-#: Records of a batch in the first part; a batch begins each second.
+#: Maximum number of records of a batch in the first part of the job, where a batch begins each second.
 LIMIT = 1_000
 TASKS = 2 * PARTITIONS
 COLUMNS = "partition INT, offset BIGINT, key STRING, n INT"
