@@ -226,8 +226,8 @@ class ConnectClient:
         """Wait until a new connector and at least one task run. Raises ConnectorFailedError if the connector or a task
         fails, and RequestTimedOutError.
 
-        A state counts when two reads in a row give it: after a deletion, workers still show the status of the deleted
-        connector for a moment."""
+        The method accepts a state only when two reads in a row return it: after a deletion, workers still show the
+        status of the deleted connector for a moment."""
         deadline = self._now() + within_s
         before: ConnectorStatus | None = None
         while True:

@@ -81,7 +81,7 @@ CHANNELS_PER_CONNECTION = 12
 _channels = itertools.count()
 
 
-#: Seconds that calls in progress have on a channel that is replaced because the certificates have changed.
+#: Seconds within which calls in progress must end on a channel that is replaced because the certificates changed.
 REPLACED_S = 60.0
 
 

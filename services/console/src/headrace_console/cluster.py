@@ -29,7 +29,8 @@ _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 
 
 #: Beginning of a reference (``${env:``, ``${file:``), which the SDK would replace in a password. The console refuses a
-#: password with a reference, because the console must not read a file of its own machine for a user.
+#: password with a reference, because a user must not read a file of the
+#: console's machine.
 _REFERENCE = re.compile(r"\$\{(env|file):")
 #: The name of the file with a user's credentials in the commands that the console shows.
 _CLIENT_FILE = "client.properties"
