@@ -16,6 +16,8 @@ from headrace_coordinator.group.messages import (
     Leave,
     ListedGroup,
     ListGroups,
+    MembersRemoved,
+    RemoveMembers,
 )
 from headrace_coordinator.group.settings import GroupSettings
 from headrace_coordinator.group.subscriptions import Subscription, Topics
@@ -170,6 +172,23 @@ def test_no_stream_ends_the_session_of_a_member_without_a_stream() -> None:
     shard.ask(Disconnected(GROUP, "a", 7))
     shard.sleep(shard.settings.session_timeout_ms - 1)
     assert shard.described().members
+
+
+def test_members_that_an_operator_removes_together_leave_in_one_rebalance() -> None:
+    """Each of them had a target assignment of its own: the removal of 300 members stopped a coordinator for 10 s."""
+    shard = GroupShardWorld(orders=8)
+    names = [f"m{number}" for number in range(8)]
+    shard.join(*names)
+    before, rebalances = shard.described().group_epoch, len(shard.rebalances())
+    asked = (*names[:6], "stranger", names[0])
+    removed: MembersRemoved = shard.ask(RemoveMembers(GROUP, asked))
+    assert [type(each) for each in removed.errors] == [type(None)] * 6 + [UnknownMemberIdError, type(None)]
+    assert shard.described().group_epoch == before + 1
+    assert len(shard.rebalances()) == rebalances + 1
+    shard.converge()
+    assert sorted(len(each.assigned) for each in shard.described().members) == [4, 4]
+    nobody: MembersRemoved = shard.ask(RemoveMembers("nowhere", ("m0",)))
+    assert isinstance(nobody.errors[0], UnknownMemberIdError)
 
 
 def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from headrace_coordinator.classic.messages import Join, Joined, MemberIdNeeded, Sync, Waiting
 from headrace_coordinator.classic.settings import ClassicSettings
-from headrace_coordinator.group.messages import Heartbeat, Leave, ListGroups, Topic, TopicsChanged
+from headrace_coordinator.group.messages import (
+    Heartbeat,
+    Leave,
+    ListGroups,
+    MembersRemoved,
+    RemoveMembers,
+    Topic,
+    TopicsChanged,
+)
 from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
@@ -172,3 +180,13 @@ def test_offsets_of_members_that_are_no_consumers_are_not_deleted_below_them() -
     (result,) = shard.ask(DeleteOffsets(GROUP, (TopicPartition("t", 0),))).results
     assert isinstance(result.error, GroupSubscribedToTopicError)
     assert shard.committed() == {("t", 0)}
+
+
+def test_an_operator_removes_members_of_a_classic_group() -> None:
+    shard = Shard()
+    member = shard.member()
+    removed: MembersRemoved = shard.ask(RemoveMembers(GROUP, (member.member_id, "stranger")))
+    assert removed.errors[0] is None
+    assert isinstance(removed.errors[1], UnknownMemberIdError)
+    with pytest.raises(UnknownMemberIdError):
+        shard.commit(member)

@@ -32,9 +32,10 @@ from .group.messages import (
     DescribeGroup,
     ExplainGroup,
     Heartbeat,
-    Leave,
     ListedGroup,
     ListGroups,
+    MembersRemoved,
+    RemoveMembers,
 )
 from .group.settings import GroupSettings
 from .group.turn import ATOMIC_BYTES_MAX
@@ -76,13 +77,11 @@ class GroupsOfBothTypes:
             return self._of_classic(request, now_ms)
         if isinstance(request, Heartbeat) and request.member_epoch == JOIN_EPOCH:
             return self._join_consumer(request, now_ms)
-        if isinstance(request, Leave) and request.connection is None and self._is_classic(request.group_id):
-            member = LeavingMember(request.member_id, request.instance_id, "an operator removed the member")
-            decision = self._classic.handle(LeaveClassic(request.group_id, (member,)), now_ms)
+        if isinstance(request, RemoveMembers) and self._is_classic(request.group_id):
+            members = tuple(LeavingMember(each, None, "an operator removed the member") for each in request.member_ids)
+            decision = self._classic.handle(LeaveClassic(request.group_id, members), now_ms)
             assert isinstance(decision.reply, Left)
-            if (error := decision.reply.errors[0]) is not None:
-                raise error
-            return decision
+            return decision._replace(reply=MembersRemoved(decision.reply.errors))
         if isinstance(request, ListGroups):
             return self._list(request, now_ms)
         if isinstance(request, DescribeGroup):

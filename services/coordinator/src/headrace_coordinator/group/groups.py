@@ -31,6 +31,7 @@ import msgspec
 
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
+    HeadraceError,
     IllegalGenerationError,
     InvalidRequestError,
     NonEmptyGroupError,
@@ -61,7 +62,9 @@ from .messages import (
     LeaveReply,
     ListedGroup,
     ListGroups,
+    MembersRemoved,
     RemovalReason,
+    RemoveMembers,
     TopicsChanged,
 )
 from .rebalancing import THE_GROUP, Rebalancing, named
@@ -274,6 +277,23 @@ class Groups:
         else:
             self._remove(turn, group, [(member, RemovalReason.LEFT)])
         return turn.decision(LeaveReply(request.member_id, request.member_epoch))
+
+    def _remove_members(self, request: RemoveMembers, turn: Turn) -> Decision:
+        """Returns MembersRemoved. Raises InvalidGroupIdError."""
+        checks.check_group_id(request.group_id, self._settings)
+        group = self._state.groups.get(request.group_id)
+        errors: list[HeadraceError | None] = []
+        gone: dict[str, Member] = {}
+        for member_id in request.member_ids:
+            try:
+                gone[member_id] = checks.known_member(group, request.group_id, member_id)
+                errors.append(None)
+            except HeadraceError as error:
+                errors.append(error.with_traceback(None))
+        if gone:
+            assert group is not None
+            self._remove(turn, group, [(member, RemovalReason.LEFT) for member in gone.values()])
+        return turn.decision(MembersRemoved(tuple(errors)))
 
     def _disconnected(self, request: Disconnected, turn: Turn) -> Decision:
         """Start the member's grace period. The end of a stream is ignored if the member has a later stream, or has left
@@ -612,6 +632,7 @@ class Groups:
 _RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {
     Heartbeat: Groups._heartbeat,
     Leave: Groups._leave,
+    RemoveMembers: Groups._remove_members,
     Disconnected: Groups._disconnected,
     TopicsChanged: Groups._topics_changed,
     GroupConfigChanged: Groups._config_changed,

@@ -2,6 +2,7 @@
 
     Heartbeat ----> HeartbeatReply          epoch 0 joins; later ones show liveness and the partitions read
     Leave --------> LeaveReply              a dynamic member is removed; a static member may return
+    RemoveMembers -> MembersRemoved         an operator removes members
     Disconnected                            the stream broke: the grace begins
     TopicsChanged, GroupConfigChanged       changes of the metadata
     DescribeGroup, ListGroups, ExplainGroup queries
@@ -26,6 +27,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headrace_core.errors import HeadraceError
 from headrace_core.security.access import Decider
 
 Part = tuple[bytes, int]  #: (topic id, partition number)
@@ -82,13 +84,27 @@ class Heartbeat(NamedTuple):
 
 class Leave(NamedTuple):
     """A member leaves. ``member_epoch`` is LEAVE_EPOCH, or AWAY_EPOCH of a static member that will return.
-    ``connection`` is None if an admin removes the member."""
+    ``connection`` is None if the stream of the request does not matter."""
 
     group_id: str
     member_id: str
     member_epoch: int = LEAVE_EPOCH
     instance_id: str | None = None
     connection: int | None = None
+
+
+class RemoveMembers(NamedTuple):
+    """An operator removes members. The reply is a MembersRemoved. All members leave at once, so the group has one new
+    target assignment, and not one for each member."""
+
+    group_id: str
+    member_ids: tuple[str, ...]
+
+
+class MembersRemoved(NamedTuple):
+    """The reply to RemoveMembers: the error of each member that is not in the group, in the order of the request."""
+
+    errors: tuple[HeadraceError | None, ...]
 
 
 class Disconnected(NamedTuple):

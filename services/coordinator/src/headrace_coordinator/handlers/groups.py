@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from headrace_core.errors import HeadraceError
@@ -14,7 +14,7 @@ from headrace_core.tracing.node import NodeTraces
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
 from ..classic.messages import DescribedClassicGroup
-from ..group.messages import DescribeGroup, ExplainGroup, Leave, ListGroups
+from ..group.messages import DescribeGroup, ExplainGroup, ListGroups, RemoveMembers
 from ..offsets.messages import DeleteGroup, DescribeLag
 from ..runtime.shards import Shards
 from . import classic, messages
@@ -120,12 +120,18 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         return groups_pb2.DescribeGroupsResponse(groups=groups)
 
     async def RemoveMembers(self, request: Any, context: Any) -> Any:
-        async def one(member_id: str) -> Any:
-            await self._ask(request.group_id, Leave(request.group_id, member_id))
-            return groups_pb2.MemberOutcome(member_id=member_id)
-
-        results = await _each(request.member_ids, one, groups_pb2.MemberOutcome, "member_id")
-        return groups_pb2.RemoveMembersResponse(results=results)
+        member_ids = tuple(request.member_ids)
+        errors: Sequence[HeadraceError | None]
+        try:
+            errors = (await self._ask(request.group_id, RemoveMembers(request.group_id, member_ids))).errors
+        except HeadraceError as error:
+            errors = [error.with_traceback(None)] * len(member_ids)
+        return groups_pb2.RemoveMembersResponse(
+            results=[
+                groups_pb2.MemberOutcome(member_id=member_id, error=error_to_proto(error))
+                for member_id, error in zip(member_ids, errors, strict=True)
+            ]
+        )
 
     async def DeleteGroups(self, request: Any, context: Any) -> Any:
         async def one(group_id: str) -> Any:
@@ -151,22 +157,22 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 
 
 async def _each(
-    items: Collection[Any], ask: Callable[[Any], Awaitable[Any]], message: Callable[..., Any], key: str = "group_id"
+    group_ids: Collection[str], ask: Callable[[str], Awaitable[Any]], message: Callable[..., Any]
 ) -> list[Any]:
-    """One answer for each item of a request; the shards receive the request at the same time. The answer for a failed
-    item is a ``message`` with the error. The field ``key`` of this message has the value of the item's field ``key``,
-    or the item itself if it has no such field."""
+    """One answer for each group of a request; the shards receive the request at the same time. The answer for a failed
+    group is a ``message`` with the error."""
 
-    refused = _refused(message, key)
+    refused = _refused(message)
 
-    async def answer(item: Any) -> Any:
+    async def answer(group_id: str) -> Any:
         try:
-            return await ask(item)
+            return await ask(group_id)
         except HeadraceError as error:
-            return refused(item, error)
+            return refused(group_id, error)
 
-    return await asyncio.gather(*(answer(item) for item in items))
+    return await asyncio.gather(*(answer(group_id) for group_id in group_ids))
 
 
-def _refused(message: Callable[..., Any], key: str = "group_id") -> Callable[[Any, HeadraceError], Any]:
-    return lambda item, error: message(**{key: getattr(item, key, item)}, error=error_to_proto(error))
+def _refused(message: Callable[..., Any]) -> Callable[[Any, HeadraceError], Any]:
+    """The answer for a failed item: a group id, or a message with the field ``group_id``."""
+    return lambda item, error: message(group_id=getattr(item, "group_id", item), error=error_to_proto(error))
