@@ -269,6 +269,24 @@ def test_a_batch_larger_than_the_window_goes_when_nothing_else_is_in_flight():
     assert len(said(lane).pushes) == 1
 
 
+def test_a_partition_whose_window_stays_full_gives_room_to_the_others():
+    broker = LeadingBroker()
+    stuck, other = broker.lead("stuck"), broker.lead("other")
+    lane = broker.lane(window=MIB + 50 * KIB)
+    lane.join(join(stuck, 1, window=100 * KIB))
+    lane.join(join(other, 2))
+    stuck.append(90 * KIB)
+    stuck.append(MIB)
+    stuck.append(10)
+    drain(lane)
+    owed = other.append(10)
+    assert drain(lane) == [], "the window of the stream is full"
+    wakes = broker.wakes
+    acked(lane, 1, 1)
+    assert broker.wakes == wakes + 1
+    assert [push.records for message in drain(lane) for push in message.pushes] == [owed.data]
+
+
 def test_windows_that_a_follower_asks_for_are_bounded():
     broker = LeadingBroker()
     led = broker.lead("orders")

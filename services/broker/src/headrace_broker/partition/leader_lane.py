@@ -395,9 +395,8 @@ class LeaderLane:
         ):
             self.end(replica, self._not_among(replica.leader))
             return
-        if replica.state is State.FULL:
-            if replica.in_flight_bytes < replica.window_bytes:
-                self.make_ready(replica)
+        if replica.state is State.FULL and replica.in_flight_bytes < replica.window_bytes:
+            self.make_ready(replica)
         elif self._ready:
             self._wake()  # wake: the stream's own window may have been full
 
