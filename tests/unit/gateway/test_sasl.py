@@ -155,7 +155,7 @@ def test_a_client_authenticates_and_is_asked_about_by_its_name() -> None:
     async def scenario() -> None:
         world = World()
         peer = world.connect()
-        assert list(world.connections.unauthenticated) == [peer.connection]
+        assert list(world.connections.entrance.active) == [peer.connection]
         await peer.ask(Api.API_VERSIONS, 4, client_software_name="a", client_software_version="1")
         shaken = await peer.handshake()
         assert (shaken.error_code, shaken.mechanisms) == (0, ["PLAIN", "SCRAM-SHA-256", "TEST"])
@@ -164,7 +164,7 @@ def test_a_client_authenticates_and_is_asked_about_by_its_name() -> None:
         await peer.ask(Api.METADATA, 12, topics=[])
         assert world.seen == ["User:alice"]
         assert peer.connection.client.metadata[0] == ("headrace-principal", "User:alice")
-        assert not world.connections.unauthenticated
+        assert not world.connections.entrance.active
         again = await peer.authenticate()
         assert (again.error_code, again.error_message) == (
             ILLEGAL_STATE,
@@ -434,3 +434,93 @@ def test_a_gateway_that_ends_drops_the_passwords_that_wait(caplog: pytest.LogCap
 
     in_loop(scenario)
     assert caplog.text == ""
+
+
+def test_clients_that_connect_at_once_all_authenticate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
+
+    async def scenario() -> None:
+        world = World()
+        peers = [world.connect() for _ in range(8)]
+        assert [peer.transport.is_reading_now for peer in peers] == [True] * 3 + [False] * 5
+        for peer in peers:
+            assert peer.transport.is_reading_now
+            await peer.handshake()
+            assert (await peer.authenticate()).error_code == 0
+        assert {peer.transport.state for peer in peers} == {"open"}
+        assert not world.connections.entrance.active
+
+    in_loop(scenario)
+
+
+def test_a_client_that_ends_while_it_waits_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 1)
+
+    async def scenario() -> None:
+        world = World()
+        first, gone, last = world.connect(), world.connect(), world.connect()
+        gone.transport.lose()
+        first.transport.lose()
+        assert list(world.connections.entrance.active) == [last.connection]
+        assert not world.connections.entrance.waiting
+        await last.handshake()
+        assert (await last.authenticate()).error_code == 0
+
+    in_loop(scenario)
+
+
+def test_the_number_of_waiting_clients_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(module, "WAITING_MAX", 2)
+
+    async def scenario() -> None:
+        world = World()
+        peers = [world.connect() for _ in range(7)]
+        assert [peer.transport.state for peer in peers] == ["aborted"] * 2 + ["open"] * 5
+        assert [peer.transport.is_reading_now for peer in peers[2:]] == [True] * 3 + [False] * 2
+
+    in_loop(scenario)
+
+
+def test_silent_and_slow_clients_give_their_places_to_waiting_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(module, "ROUND_S", 3_600.0)  # the test begins the rounds
+
+    async def scenario() -> None:
+        world = World()
+        entrance = world.connections.entrance
+        talking, silent, second = (world.connect() for _ in range(3))
+        talking.connection.data_received((100_000).to_bytes(4, "big"))  # the beginning of a frame
+
+        def pass_rounds(count: int) -> list[str]:
+            for _ in range(count):
+                talking.connection.data_received(b"\0")
+                entrance.make_room()
+            return [peer.transport.state for peer in (talking, silent, second)]
+
+        late = world.connect()
+        assert pass_rounds(module.SILENT_ROUNDS - 1) == ["open", "open", "open"]
+        assert pass_rounds(1) == ["open", "aborted", "open"], "one client waits, so one has to go"
+        silent.transport.lose()
+        assert late.transport.is_reading_now
+
+        later = world.connect()
+        pass_rounds(1)
+        assert second.transport.state == "aborted"
+        second.transport.lose()
+        assert later.transport.is_reading_now
+
+        last = world.connect()
+        late.connection.data_received((100_000).to_bytes(4, "big"))
+        later.connection.data_received((100_000).to_bytes(4, "big"))
+        while entrance.round < module.CROWDED_ROUNDS:
+            assert talking.transport.state == "open"
+            for peer in (late, later):
+                peer.connection.data_received(b"\0")
+            pass_rounds(1)
+        assert talking.transport.state == "aborted", "it sends, but it does not authenticate"
+        talking.transport.lose()
+        assert last.transport.is_reading_now
+        assert (late.transport.state, later.transport.state) == ("open", "open")
+
+    in_loop(scenario)

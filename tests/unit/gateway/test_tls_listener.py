@@ -107,7 +107,7 @@ def test_a_client_is_who_its_certificate_says(authority: TestAuthority, version:
             reader, writer = await connect(server, using)
             assert (await ask(reader, writer)).cluster_id == "c"
             assert server.seen == ["User:ALICE@CA"]
-            assert not server.connections.unauthenticated
+            assert not server.connections.entrance.active
             assert writer.get_extra_info("ssl_object").version() == version.name.replace("_", ".")
             writer.close()
 
@@ -221,6 +221,7 @@ def test_unfinished_handshakes_have_a_limit_and_a_timeout(
     authority: TestAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(module, "ROUND_S", 0.01)
 
     async def scenario() -> None:
         async with serving(authority) as server:

@@ -17,9 +17,9 @@ A connection stops reading while
 The gateway closes a connection at once if the bytes are not a valid request, as Kafka does.
 
 The client of a secured listener must first authenticate: by TLS, by SASL, or both (``ListenerSecurity``). The client
-must complete the authentication within AUTHENTICATES_S seconds. The gateway keeps at most UNAUTHENTICATED_MAX
-connections without authentication, and closes the oldest of them. A failed authentication is answered after
-``connection.failed.authentication.delay.ms``, and ends the connection.
+must complete the authentication within AUTHENTICATES_S seconds. At most UNAUTHENTICATED_MAX clients authenticate at a
+time; the gateway reads nothing from further clients until their turn (``Entrance``). A failed authentication is
+answered after ``connection.failed.authentication.delay.ms``, and ends the connection.
 
 The answer to a client over its quota contains ``throttle_time_ms``; the connection starts no further request for that
 time (KIP-219).
@@ -102,8 +102,17 @@ ANSWER_BYTES_PER_S_MIN = 64 * 1024
 BYTES_PER_S_MIN = 256 * 1024
 #: Seconds within which a client of a secured listener must authenticate.
 AUTHENTICATES_S = 60
-#: Maximum number of connections whose clients have not authenticated yet.
+#: Maximum number of clients that authenticate at a time. Further clients wait, in the order of their connections.
 UNAUTHENTICATED_MAX = 500
+#: Maximum number of waiting clients, so that clients without a login cannot use up max.connections. For each further
+#: client, the gateway disconnects the oldest client that authenticates.
+WAITING_MAX = 2_000
+#: Seconds between two rounds in which the gateway looks for slow clients, while other clients wait.
+ROUND_S = 0.1
+#: The gateway disconnects a client that authenticates if other clients wait and it has sent nothing for SILENT_ROUNDS,
+#: or has not finished within CROWDED_ROUNDS. In each round the event loop reads all that has arrived, so a busy gateway
+#: is not mistaken for silent clients.
+SILENT_ROUNDS, CROWDED_ROUNDS = 30, 100
 CLOSING_S = 5  #: Seconds that a connection has to send its last answers when the gateway closes it.
 #: Seconds that a client has to read why its authentication failed. kafka-python reports only a lost connection when the
 #: end comes together with the answer.
@@ -133,6 +142,70 @@ class ListenerSecurity:
 OPEN = ListenerSecurity()  #: The settings of a listener without security.
 
 
+class Entrance:
+    """The connections whose clients have not authenticated yet: at most UNAUTHENTICATED_MAX ``active`` connections, and
+    the ``waiting`` connections, both in the order of their beginnings. The gateway reads from active connections only.
+    Thousands of clients that connect at once, such as after a restart, therefore all authenticate, one after another.
+    Clients that do not finish give their places to waiting clients."""
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        self.active: dict[Connection, None] = {}
+        self.waiting: dict[Connection, None] = {}
+        self.round = 0  #: Number of rounds so far; rounds pass only while clients wait.
+        self._log = log
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, connection: Connection) -> None:
+        """Add a new connection."""
+        self.waiting[connection] = None
+        self._admit()
+        if connection in self.waiting:
+            connection.wait()
+            self._look_later()
+        if len(self.waiting) > WAITING_MAX:
+            oldest = next(iter(self.active))
+            del self.active[oldest]
+            self._end(oldest)
+            self._admit()
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a connection whose client has authenticated, or that has ended."""
+        self.waiting.pop(connection, None)
+        if connection in self.active:
+            del self.active[connection]
+            self._admit()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.active) < UNAUTHENTICATED_MAX:
+            connection = next(iter(self.waiting))
+            del self.waiting[connection]
+            self.active[connection] = None
+            connection.admitted()
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ROUND_S, self.make_room)
+
+    def make_room(self) -> None:
+        """Disconnect as many slow clients as clients wait; the oldest first."""
+        self._timer = None
+        self.round += 1
+        slow = [each for each in self.active if each.authenticates_slowly(self.round)]
+        for connection in slow[: len(self.waiting)]:
+            self._end(connection)
+        if self.waiting:
+            self._look_later()
+
+    def _end(self, connection: Connection) -> None:
+        self._log("%s had not authenticated while too many others wait; closed", connection.client.host)
+        connection.end(at_once=True)
+
+
 class Connections:
     """All Kafka connections of a gateway, with their limits and shared state. Call ``sweep`` every SWEEP_S seconds."""
 
@@ -160,7 +233,7 @@ class Connections:
         self.slow_steps = SlowSteps()  #: Runs the slow steps of the SASL exchanges of all connections.
         self.has_ended = False
         self.open: set[Connection] = set()
-        self.unauthenticated: dict[Connection, None] = {}  #: The oldest first.
+        self.entrance = Entrance(self.log)
         self.of_host: Counter[str] = Counter()
         #: For the metrics: times of requests by Kafka's name, and bytes of requests and answers.
         self.calls = CallTimes("kafka")
@@ -182,16 +255,11 @@ class Connections:
         self.open.add(connection)
         self.of_host[host] += 1
         if not connection.is_authenticated:
-            self.unauthenticated[connection] = None
-            if len(self.unauthenticated) > UNAUTHENTICATED_MAX:
-                oldest = next(iter(self.unauthenticated))
-                self.log("%s had not authenticated when too many others came; closed", oldest.client.host)
-                del self.unauthenticated[oldest]
-                oldest.end(at_once=True)
+            self.entrance.enter(connection)
         return True
 
     def remove(self, connection: Connection, host: str) -> None:
-        self.unauthenticated.pop(connection, None)
+        self.entrance.leave(connection)
         if connection in self.open:
             self.open.remove(connection)
             self.of_host[host] -= 1
@@ -223,6 +291,7 @@ class Connections:
         for connection in list(self.open):
             connection.end(at_once=at_once)
         self.has_ended = True
+        self.entrance.close()
         self.long_messages.shutdown(wait=False, cancel_futures=True)
         self.slow_steps.close()
 
@@ -261,11 +330,13 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_active",
+        "_admitted",
         "_buffer",
         "_closing_since",
         "_frame_since",
         "_frames",
         "_has_more",
+        "_heard",
         "_held",
         "_is_draining",
         "_is_ending",
@@ -273,6 +344,7 @@ class Connection(asyncio.Protocol):
         "_is_reading",
         "_is_stalled",
         "_is_starting",
+        "_is_waiting",
         "_muted_until",
         "_paused_since",
         "_paused_size",
@@ -323,6 +395,9 @@ class Connection(asyncio.Protocol):
         self._paused_since = self._paused_size = 0  # the time and the unread bytes when the client became stalled
         self._unread = 0  # bytes of unread answers, as counted in the answers of all connections
         self._closing_since = -1
+        self._is_waiting = False  # True while too many other clients authenticate
+        # the rounds of the entrance when the client began to authenticate, and when its latest bytes arrived
+        self._admitted = self._heard = 0
 
     # -- the transport's calls ----------------------------------------------------------------------------------------
 
@@ -351,6 +426,7 @@ class Connection(asyncio.Protocol):
         """Called when the TLS handshake is complete. With the security protocol SSL, the client's certificate
         determines the client's principal."""
         tls = self._security.tls
+        self._heard = self._shared.entrance.round
         if self._security.protocol is not SecurityProtocol.SSL or tls is None:
             return
         try:
@@ -373,6 +449,8 @@ class Connection(asyncio.Protocol):
         if self._closing_since >= 0:
             return
         self._active = self._shared.now
+        if not self.is_authenticated:
+            self._heard = self._shared.entrance.round
         self._held += len(data)
         self._shared.bytes_in += len(data)
         self._shared.budget.used += len(data)
@@ -478,7 +556,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closing_since >= 0:
             return
-        is_reading = not (self._is_stalled or self._is_muted)
+        is_reading = not (self._is_stalled or self._is_muted or self._is_waiting)
         if is_reading and self._frames:
             is_reading = not self._has_more and self._queued < QUEUED_BYTES and not self._shared.budget.is_short
         if is_reading and len(self._buffer) > SMALL_FRAME_BYTES:
@@ -612,7 +690,24 @@ class Connection(asyncio.Protocol):
     def _authenticated(self) -> None:
         """Called when the client has authenticated."""
         self.is_authenticated = True
-        self._shared.unauthenticated.pop(self, None)
+        self._shared.entrance.leave(self)
+
+    def wait(self) -> None:
+        """Read nothing from the client until ``admitted``."""
+        self._is_waiting = True
+        self._set_reading()
+
+    def admitted(self) -> None:
+        """Let the client authenticate."""
+        self._is_waiting = False
+        self._admitted = self._heard = self._shared.entrance.round
+        self._set_reading()
+
+    def authenticates_slowly(self, now: int) -> bool:
+        """Whether a client that authenticates must give its place to a waiting client; ``now``: the entrance's
+        round."""
+        is_silent = not self._requests and now - self._heard >= SILENT_ROUNDS
+        return is_silent or now - self._admitted >= CROWDED_ROUNDS
 
     def mute(self, throttle_ms: int) -> None:
         """Start no further request for ``throttle_ms``, because the client is over its quota."""
