@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from headrace_coordinator.classic.messages import Join, Joined, MemberIdNeeded, Sync, Waiting
+from headrace_coordinator.classic.messages import (
+    ClassicState,
+    Join,
+    Joined,
+    LeaveClassic,
+    LeavingMember,
+    MemberIdNeeded,
+    Sync,
+    Waiting,
+)
 from headrace_coordinator.classic.settings import ClassicSettings
 from headrace_coordinator.group.messages import (
     Heartbeat,
@@ -54,7 +63,8 @@ def join_of(ticket: int, member_id: str = "", **more: Any) -> Join:
 class Shard:
     """A shard with groups of both types, and a clock; ``move`` gives the shard to another coordinator."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, initial_delay_ms: int = 0) -> None:
+        self.settings = ClassicSettings(initial_delay_ms=initial_delay_ms)
         self.now_ms = NOW_MS
         self.log: list[ShardRecord] = []
         self.answers: dict[int, Any] = {}
@@ -62,7 +72,7 @@ class Shard:
         self.move()
 
     def move(self) -> None:
-        self.state = ShardStateMachine(GroupsOfBothTypes(None, ClassicSettings(initial_delay_ms=0)))
+        self.state = ShardStateMachine(GroupsOfBothTypes(None, self.settings))
         for key, value in self.log:
             self.state.replay(key, value, self.now_ms)
         self._keep(self.state.loaded(self.now_ms))
@@ -190,3 +200,22 @@ def test_an_operator_removes_members_of_a_classic_group() -> None:
     assert isinstance(removed.errors[1], UnknownMemberIdError)
     with pytest.raises(UnknownMemberIdError):
         shard.commit(member)
+
+
+def test_offsets_stay_while_a_group_without_members_ends_its_first_rebalance() -> None:
+    shard = Shard(initial_delay_ms=REBALANCE_MS)
+    shard.ask(join_of(ticket := next(shard._tickets)))
+    shard.wait(REBALANCE_MS)
+    member = shard.answers[ticket]
+    shard.ask(Sync(GROUP, member.member_id, member.generation, next(shard._tickets)))
+    shard.commit(member)
+    shard.now_ms += 30 * DAY_MS
+    shard.move()  # the member stays for a month
+    shard.ask(LeaveClassic(GROUP, (LeavingMember(member.member_id),)))
+    shard.wait(CHECK_MS - REBALANCE_MS // 2)
+    shard.ask(join_of(ticket := next(shard._tickets)))
+    shard.ask(LeaveClassic(GROUP, (LeavingMember(f"m{ticket}"),)))
+    assert shard.state.listed(shard.now_ms)[0].state == ClassicState.PREPARING_REBALANCE
+    shard.wait(REBALANCE_MS // 2 + 1_000)
+    assert shard.state.listed(shard.now_ms)[0].state == ClassicState.PREPARING_REBALANCE
+    assert shard.committed() == {("t", 0)}

@@ -22,7 +22,7 @@ from headrace_core.errors import GroupIdNotFoundError, HeadraceError
 
 from .classic.consumer_protocol import CONSUMER
 from .classic.groups import ClassicGroups
-from .classic.messages import ClassicState, Join, LeaveClassic, LeavingMember, Left
+from .classic.messages import Join, LeaveClassic, LeavingMember, Left
 from .classic.records import encode_value
 from .classic.settings import ClassicSettings
 from .classic.state import ClassicGroup
@@ -200,7 +200,8 @@ class GroupsOfBothTypes:
     def empty_since_ms(self, group_id: str) -> int | None:
         group = self._classic.get(group_id)
         if group is not None and group.has_record:
-            return group.state_ms if group.state is ClassicState.EMPTY and group.state_ms >= 0 else None
+            # A group whose members have all left during its first rebalance is in PREPARING_REBALANCE.
+            return group.state_ms if not group.members and group.state_ms >= 0 else None
         return self._groups.empty_since_ms(group_id)
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
