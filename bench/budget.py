@@ -102,8 +102,8 @@ def counted(paths: Sequence[BudgetPath]) -> dict[str, Any]:
 
 
 def judge(found: dict[str, Any]) -> int:
-    """Compare with the baseline; returns the exit code. A growth counts only if a second run shows it too, because now
-    and then a run includes a checkpoint or a slow timer."""
+    """Compare with the baseline; returns the exit code. A growth is reported only if a second run shows it too, because
+    now and then a run includes a checkpoint or a slow timer."""
     if not BASELINE.exists():
         print("budget: there is no baseline; run make bench-budget BENCH=--save", file=sys.stderr)
         return 2

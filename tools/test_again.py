@@ -7,7 +7,7 @@ runs of a test fail, the test has failed.
 Tests that fail for a reason other than a timeout do not run again: violated invariants, failed assertions, errors, and
 crashed workers. Violated invariants are lost, duplicated or reordered records, and partitions with two owners. A
 failure that is not a timeout fails the whole run at once. tests/conftest.py records the cause of each failure
-(headrace_core.testing.verdicts defines time-outs). A test without a recorded cause does not run again. After more than
+(headrace_core.testing.verdicts defines timeouts). A test without a recorded cause does not run again. After more than
 ten failures, no test runs again.
 
     tools/test_again.py            exit code 0 when every test has passed, in the first or the second run
@@ -54,7 +54,7 @@ def run(
     if final := [name for name in failed if {kind for kind, _ in ended.get(name, [("", "")])} != {TIME_OUT}]:
         for name in final:
             why = "; ".join(f"{kind}: {error}" for kind, error in ended.get(name, [])) or "no cause was recorded"
-            print(f"test: NOT RUN AGAIN: {name} was not ended by a time-out ({why})", flush=True)
+            print(f"test: NOT RUN AGAIN: {name} was not ended by a timeout ({why})", flush=True)
         return code
     print(f"test: {len(failed)} did not end in time; running again, alone: {', '.join(failed)}", flush=True)
     code, _ = _run(again, root, {"TEST_WORKERS": "1"})

@@ -21,8 +21,8 @@ from .lags import group_of
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """``directory`` has the checkpoints. ``prefix`` begins the names of all topics, so that tests do not share topics.
-    ``ends``: the queries end at the present end of their topics; otherwise they run until they are stopped.
+    """``directory`` contains the checkpoints. ``prefix`` begins the names of all topics, so that tests do not share
+    topics. ``ends``: the queries end at the present end of their topics; otherwise they run until they are stopped.
     ``checkpoints``: the URL under which the queries have their checkpoints, if they are not in ``directory``. ``keys``:
     client keys for TLS and login."""
 

@@ -1,5 +1,5 @@
-"""``format("headrace")``: the data source that Spark registers. The source reads topics (source.py and stream.py) and
-writes topics (sink.py).
+"""``format("headrace")``: the data source that Spark registers. The data source reads topics (source.py and stream.py)
+and writes topics (sink.py).
 
 Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python processes on the driver's
 machine, and ``read()`` and ``write()`` in worker processes, forked from a daemon. Because gRPC channels do not survive

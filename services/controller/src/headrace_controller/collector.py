@@ -1,6 +1,6 @@
 """The controller's metrics about the cluster's metadata and about the quorum.
 
-Every controller reports counts of the cluster, as in Kafka. Only the active controller reports single topics and
+Every controller reports counts of the cluster, as in Kafka. Only the active controller reports individual topics and
 partitions, and the metrics named as in kafka_exporter, so that Prometheus has only one series of each.
 """
 

@@ -37,7 +37,7 @@ class Traffic(Worker):
     """Sends ``deliveries``: in one second, the records of ``speed`` seconds of the fleet. ``before``: the number of
     records of each partition that earlier runs have sent. ``total``: the approximate number of records. ``sent`` counts
     the records, including the records of earlier runs (``sent_before``); ``kinds`` counts them by kind (fleet.KINDS).
-    ``newest_ms`` has the latest good reading of each device.
+    ``newest_ms`` has the time of the latest good reading of each device.
     """
 
     def __init__(

@@ -289,7 +289,7 @@ class Ready(NamedTuple):
 
     1.  Send ``messages``, which do not depend on this node's disk.
     2.  Save ``hard_state``, write ``chunk``, and replace the whole log by the received snapshot ``install``. Truncate
-        the log to ``truncate_to``, and append ``entries``. Flush what step 2 has written to the disk.
+        the log to ``truncate_to``, and append ``entries``. Then flush these writes to the disk.
     3.  Send ``replies``, which depend on the changes that step 2 made durable.
     4.  Call ``persisted(ready)``, which confirms the writes to the RaftNode.
     5.  Apply the entries below ``committed`` to the state machine, and answer ``reads``.

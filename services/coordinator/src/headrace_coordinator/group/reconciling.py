@@ -8,12 +8,13 @@
 A partition is free when no member has it, neither assigned nor revoking. Only free partitions are assigned, so two
 members never have the same partition. A member that keeps a partition does not notice that other partitions move.
 
-A release of partitions counts only from a member that knows its assignment (revisions: see messages.py), or that
+A release of partitions is accepted only from a member that knows its assignment (revisions: see messages.py), or that
 certainly reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or
 if it was disconnected beyond the grace period.
 
-Owned partitions in a heartbeat count only under the latest revision of the assignment. Without revisions, a heartbeat
-that was in flight while a partition was assigned and revoked would count as a release of the partition.
+The owned partitions in a heartbeat are accepted only if the heartbeat has the latest revision of the assignment.
+Without revisions, a heartbeat that was in flight while a partition was assigned and revoked would look like a release
+of the partition.
 """
 
 from __future__ import annotations

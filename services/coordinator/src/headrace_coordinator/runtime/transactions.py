@@ -38,8 +38,8 @@ Send = Callable[[ShardRunner, WriteMarkers], None]
 
 
 class _Asked(NamedTuple):
-    """A request that may be asked several times; see ``Transactions.put``. ``until_s``: time until which the request
-    may be parked."""
+    """A request that may be sent to its shard several times; see ``Transactions.put``. ``until_s``: time until which
+    the request may be parked."""
 
     request: Any
     done: Done
@@ -57,7 +57,7 @@ def _must_be_fenced(request: Any) -> bool:
 
     Under transaction version 2, a former owner may confirm the partitions of a transaction that has already ended: a
     partition's log refuses the transaction's batches after the marker, because the marker has a larger epoch. Under
-    transaction version 1 the marker has the same epoch, so the log would take a late batch behind the marker, and no
+    transaction version 1 the marker has the same epoch, so the log would accept a late batch after the marker, and no
     marker would follow. A group shard does not keep the epoch of an ended transaction."""
     if isinstance(request, AddPartitions):
         return request.version < BUMPING_VERSION or any(each.topic == OFFSETS_TOPIC for each in request.partitions)

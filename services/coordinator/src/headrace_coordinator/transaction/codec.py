@@ -5,7 +5,7 @@ writes.
 
     key     int16 0 | transactional id: string
     value   int16 version
-        0   producer id: int64 | epoch: int16 | time-out, ms: int32 | status: int8 | partitions | updated, ms: int64
+        0   producer id: int64 | epoch: int16 | timeout, ms: int32 | status: int8 | partitions | updated, ms: int64
             | started, ms: int64
         1   as 0, strings and arrays compact | tagged fields: 0 previous producer id: int64, 1 next producer id: int64,
             2 the client's transaction version: int16, 3 next epoch: int16

@@ -7,7 +7,7 @@
     EMPTY, COMPLETE_*             COMPLETE_ABORT    EndTransaction aborts a transaction without partition (version 2)
     ONGOING                       ONGOING           partitions are added; it is prepared; its owner returns
     ONGOING                       PREPARE_COMMIT    EndTransaction commits: from here on it is committed
-    ONGOING                       PREPARE_ABORT     EndTransaction, InitProducerId, a time-out or an operator aborts
+    ONGOING                       PREPARE_ABORT     EndTransaction, InitProducerId, a timeout or an operator aborts
     ONGOING                       COMPLETE_*        the same without a partition: no marker is to be written
     PREPARE_COMMIT                COMPLETE_COMMIT   every partition has its marker
     PREPARE_ABORT                 COMPLETE_ABORT    every partition has its marker
