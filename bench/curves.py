@@ -185,7 +185,7 @@ class Pair:
 
 @contextmanager
 def pair(samples: Samples, sizes: Sizes, brokers: int = 1) -> Iterator[Pair]:
-    """Start both systems, and touch memory after that: the heaps of six JVMs take what was touched before."""
+    """Start both systems, and then touch memory: the heaps of six JVMs take memory that was touched before."""
     with ExitStack() as stack:
         node = ours.Headrace(WORK / "curves", ours.SMOKE, brokers=brokers, coordinators=1)
         headrace = stack.enter_context(node)

@@ -354,8 +354,8 @@ def _masks_of(pattern: _Pattern, principal: str, address: Address | None) -> tup
 
 
 def _address_of(host: str) -> Address | None:
-    """The caller's address; None when it is unknown. If the address is unknown, only entries for all hosts (``*``) can
-    allow an operation, and every denying entry applies, whatever its host."""
+    """The caller's address; None if it is unknown: then only entries for all hosts (``*``) can allow an operation, and
+    a denying entry with any host denies the operation."""
     try:
         return plain_address(host)
     except ValueError:
