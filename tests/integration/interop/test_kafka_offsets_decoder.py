@@ -79,6 +79,9 @@ class _NoGroups:
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         return False
 
+    def committed(self, group_id: str, member_id: str, now_ms: int) -> None:
+        pass
+
 
 def _decided() -> list[ShardRecord]:
     """Commits with and without a topic id, long texts, texts in other scripts, extreme numbers, deletions, and
