@@ -78,6 +78,12 @@ def test_retention_keeps_the_newest_days(tmp_path: Path) -> None:
     assert list(archive.count(tmp_path)) == ["2015-05-19", "2015-05-21"], "three days, of which the 20th has no lines"
 
 
+@pytest.mark.parametrize(("day", "keep_days"), [("2015-05-17", 1_000_000), ("0001-01-02", 5)])
+def test_retention_may_keep_more_days_than_the_calendar_has(tmp_path: Path, day: str, keep_days: int) -> None:
+    archive.put(tmp_path, rows((f"{day}T12:00:00", "web-01", 200, "GET /")), 0, keep_days)
+    assert archive.count(tmp_path) == {day: 1}
+
+
 def test_a_line_of_a_day_that_is_gone_does_not_bring_it_back(tmp_path: Path) -> None:
     archive.put(tmp_path, rows(("2015-05-21T08:00:00", "web-01", 200, "new")), 0, 2)
     archive.put(tmp_path, rows(("2015-05-18T08:00:00", "web-01", 200, "old")), 1, 2)

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def delete_old(archive: Path, keep_days: int) -> list[str]:
     days = sorted(path.name.removeprefix("day=") for path in archive.glob("day=*"))
     if not days:
         return []
-    oldest = (date.fromisoformat(days[-1]) - timedelta(days=keep_days - 1)).isoformat()
+    newest = date.fromisoformat(days[-1]).toordinal()
+    oldest = date.fromordinal(max(1, newest - keep_days + 1)).isoformat()
     old = [day for day in days if day < oldest]
     for day in old:
         shutil.rmtree(archive / f"day={day}")
