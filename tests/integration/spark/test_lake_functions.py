@@ -69,6 +69,14 @@ def test_records_become_typed_rows_and_bad_ones_get_a_reason(spark: Any) -> None
     assert counts.violations["the plane is known"] == 1
 
 
+def test_a_flight_in_a_year_that_no_lake_has_is_quarantined(spark: Any) -> None:
+    far = (FLIGHT | {"day": "+12345-01-01"}, FLIGHT | {"hour": "+12345-01-01T00:00:00Z"}, FLIGHT)
+    rows = judged(raw(spark, *far), FLIGHTS, 1).toArrow()
+    reason = "expectation: the time is in the years 1 to 9999"
+    assert [(row["offset"], row["reason"]) for row in quarantine(rows).to_pylist()] == [(0, reason), (1, reason)]
+    assert silver(rows, FLIGHTS).num_rows == 1
+
+
 def test_release_1_does_not_have_the_columns_of_release_2(spark: Any) -> None:
     rows = judged(raw(spark, FLIGHT), FLIGHTS, 1).toArrow()
     assert "arr_delay" not in silver(rows, FLIGHTS).column_names
@@ -157,7 +165,8 @@ def test_batches_of_both_releases_reach_both_lakes_once(
         "quarantined": {"expectation: the wind is possible": 2, "value: malformed JSON": 2},
         "violations": {
             "a flight goes elsewhere": 0, "the delay is possible": 0, "the plane is known": 0,
-            "the temperature is known": 0, "the wind is possible": 2, "the year is known": 2,
+            "the temperature is known": 0, "the time is in the years 1 to 9999": 0, "the wind is possible": 2,
+            "the year is known": 2,
         },
         "delays_by_origin": {"EWR": {"flights": 2, "mean_departure_delay_min": 5.0}},
         "flights_by_maker": {"BOEING": 1},

@@ -39,6 +39,12 @@ class Source:
         return self.fields if release == 1 else f"{self.fields}, {self.more}"
 
 
+def _in_calendar(*columns: str) -> Expectation:
+    """JSON may have any year, and a lake table has the years 1 to 9999 (tables/columns.py)."""
+    condition = " AND ".join(f"year(data.{column}) BETWEEN 1 AND 9999" for column in columns)
+    return Expectation("the time is in the years 1 to 9999", condition, "quarantine")
+
+
 FLIGHTS = Source(
     "flights",
     "day DATE NOT NULL, hour TIMESTAMP NOT NULL, carrier STRING NOT NULL, flight INT NOT NULL, origin STRING NOT NULL, "
@@ -46,6 +52,7 @@ FLIGHTS = Source(
     "arr_delay INT, air_time INT",
     Expectations(
         Expectation("the plane is known", "data.tailnum IS NOT NULL", "warn"),
+        _in_calendar("day", "hour"),
         Expectation("a flight goes elsewhere", "data.origin != data.dest", "quarantine"),
         Expectation("the delay is possible", "data.dep_delay IS NULL OR data.dep_delay BETWEEN -60 AND 1440", "fail"),
     ),
@@ -55,6 +62,7 @@ WEATHER = Source(
     "hour TIMESTAMP NOT NULL, origin STRING NOT NULL, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE",
     "pressure DOUBLE",
     Expectations(
+        _in_calendar("hour"),
         Expectation("the wind is possible", "data.wind_speed IS NULL OR data.wind_speed < 150", "quarantine"),
         Expectation("the temperature is known", "data.temp IS NOT NULL", "warn"),
     ),
