@@ -336,7 +336,6 @@ class Connection(asyncio.Protocol):
         "_frame_since",
         "_frames",
         "_has_more",
-        "_heard",
         "_held",
         "_is_draining",
         "_is_ending",
@@ -349,6 +348,7 @@ class Connection(asyncio.Protocol):
         "_paused_since",
         "_paused_size",
         "_queued",
+        "_received",
         "_requests",
         "_security",
         "_shared",
@@ -397,7 +397,7 @@ class Connection(asyncio.Protocol):
         self._closing_since = -1
         self._is_waiting = False  # True while too many other clients authenticate
         # the rounds of the entrance when the client began to authenticate, and when its latest bytes arrived
-        self._admitted = self._heard = 0
+        self._admitted = self._received = 0
 
     # -- the transport's calls ----------------------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class Connection(asyncio.Protocol):
         """Called when the TLS handshake is complete. With the security protocol SSL, the client's certificate
         determines the client's principal."""
         tls = self._security.tls
-        self._heard = self._shared.entrance.round
+        self._received = self._shared.entrance.round
         if self._security.protocol is not SecurityProtocol.SSL or tls is None:
             return
         try:
@@ -450,7 +450,7 @@ class Connection(asyncio.Protocol):
             return
         self._active = self._shared.now
         if not self.is_authenticated:
-            self._heard = self._shared.entrance.round
+            self._received = self._shared.entrance.round
         self._held += len(data)
         self._shared.bytes_in += len(data)
         self._shared.budget.used += len(data)
@@ -700,13 +700,13 @@ class Connection(asyncio.Protocol):
     def admitted(self) -> None:
         """Let the client authenticate."""
         self._is_waiting = False
-        self._admitted = self._heard = self._shared.entrance.round
+        self._admitted = self._received = self._shared.entrance.round
         self._set_reading()
 
     def authenticates_slowly(self, now: int) -> bool:
         """Whether a client that authenticates must give its place to a waiting client; ``now``: the entrance's
         round."""
-        is_silent = not self._requests and now - self._heard >= SILENT_ROUNDS
+        is_silent = not self._requests and now - self._received >= SILENT_ROUNDS
         return is_silent or now - self._admitted >= CROWDED_ROUNDS
 
     def mute(self, throttle_ms: int) -> None:
