@@ -37,7 +37,7 @@ CLOSED = "the connection was closed"
 
 #: Requests whose answers differ for clients that may make them, and why. None concerns access.
 EXPLAINED = {
-    "commit in a transaction": "for an unknown member of a group, Headrace says GROUP_ID_NOT_FOUND, and Kafka looks at "
+    "commit in a transaction": "for an unknown member of a group, Headrace says ILLEGAL_GENERATION, and Kafka looks at "
     "the producer id first",
     "KIP-848 heartbeat None": "an unknown member of a group that has only offsets: Headrace says UNKNOWN_MEMBER_ID, "
     "Kafka GROUP_ID_NOT_FOUND",
