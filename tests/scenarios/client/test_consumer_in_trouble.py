@@ -231,7 +231,7 @@ def test_error_of_a_missing_topic_is_over_when_the_topic_is_there(fake: Any, mon
         inp.assign([T0, later])
         fetcher = inp._core.reading.fetcher
         inp._core.reading.sync()
-        until(lambda: later in fetcher.tracked and fetcher.tracked[later].told, "an error waits for a poll")
+        until(lambda: later in fetcher.tracked and fetcher.tracked[later].reported, "an error waits for a poll")
         fake.create("later")
         until(lambda: fetcher.tracked[later].link, "the topic's partition is fetched")
         fill(fake, 10, topic="later")

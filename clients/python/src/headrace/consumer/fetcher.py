@@ -273,9 +273,9 @@ class Fetcher:
             self.engine.metadata.invalidate()
             self._homeless[tp] = None
             return
-        if tracked.told is not None:
-            tracked.told.generation = -1  # the error is over: if no poll has raised it yet, none shall
-            tracked.told = None
+        if tracked.reported is not None:
+            tracked.reported.generation = -1  # the error is over: if no poll has raised it yet, none shall
+            tracked.reported = None
         tracked.link = link
         link.add(tracked)
 
@@ -283,12 +283,12 @@ class Fetcher:
         """Let the caller's poll raise ``error``, after the poll has returned the records that were fetched before the
         error. If a poll has not yet raised the partition's last retriable error, a further one is dropped: the errors
         of a missing topic must not pile up in the queue of a consumer that polls seldom."""
-        if error.retriable and tracked.told is not None and not tracked.told.is_raised:
+        if error.retriable and tracked.reported is not None and not tracked.reported.is_raised:
             return
         at = tracked.fetch_at if tracked.fetch_at is not None else -1
         item = Slice(tracked.assigned, tracked.generation, at, at, error=error)
         if error.retriable:
-            tracked.told = item
+            tracked.reported = item
         self.inbox.put(item)
 
     async def close(self) -> None:

@@ -47,9 +47,9 @@ class Tracked:
         "near_until",
         "paused",
         "placing",
+        "reported",
         "reset",
         "retry_at",
-        "told",
         "valid_from",
     )
 
@@ -73,7 +73,7 @@ class Tracked:
         self.valid_from = 0  # responses to requests before this number are for an old position
         self.attempts = 0
         self.retry_at = 0.0
-        self.told: Slice | None = None  # the Slice with the partition's last retriable error
+        self.reported: Slice | None = None  # the Slice with the partition's last retriable error
 
     def learn_epoch(self, leader_epoch: int) -> None:
         """Note the partition's leader epoch in the metadata. A newer leader epoch ends the partition's pause after a
