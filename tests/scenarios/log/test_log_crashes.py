@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from headrace_core.errors import CorruptLogError
-from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
-from headrace_core.records import split_batches
+from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog, RealFileSystem
+from headrace_core.records import encode_batch, split_batches, with_base
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
@@ -195,6 +197,49 @@ def test_truncation_at_every_byte_leaves_the_longest_prefix_of_whole_batches() -
         # and it goes on from there
         recovered.append(batch("more"), 0)
         assert values_of(recovered) == [*values[: recovered.log_end_offset - 1], "more"]
+
+
+def test_a_recovery_of_many_small_batches_needs_no_memory_for_each(tmp_path: Path) -> None:
+    """A segment of 1 GiB may have ten million batches: with an object for each, the recovery needed 2 GiB."""
+    one, count = batch("v"), 6_000
+    (tmp_path / "00000000000000000000.log").write_bytes(
+        b"".join(with_base(one, 0, offset, 0) + one[16:] for offset in range(count))
+    )
+    fs = RealFileSystem()
+    tracemalloc.start()
+    try:
+        log = PartitionLog.open(fs, str(tmp_path), ORDERS, LogConfig(), clock=ManualClock())
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert log.log_end_offset == count
+    window_bytes = log.size_bytes
+    assert peak_bytes - window_bytes < 80 * count
+    log.close()
+
+
+@pytest.mark.parametrize("interval_bytes", [0, 100, 4096])
+def test_recovery_writes_the_indexes_that_the_appends_wrote(interval_bytes: int) -> None:
+    rng = random.Random(7)
+    config = LogConfig(index_interval_bytes=interval_bytes, segment_index_bytes=2_000)
+    fs = formatted()
+    directory = open_directory(fs, config)
+    log = directory.create(ORDERS, TOPIC_ID, config)
+    for _ in range(400):
+        records = [
+            (NOW_MS + rng.randrange(-50, 50), None, rng.randbytes(rng.randrange(60)), None)
+            for _ in range(rng.randint(1, 3))
+        ]
+        log.append(encode_batch(records), 0)
+    directory.close()
+    written = {path: data for path, data in fs.files().items() if path.endswith("index")}
+    assert len(written) >= 2
+    assert all(written.values())
+    fs.unlink(f"{ROOT}/.kafka_cleanshutdown")
+    for path in written:
+        fs.unlink(path)
+    open_directory(fs, config).close()
+    assert {path: fs.files()[path] for path in written} == written
 
 
 def test_second_recovery_changes_not_one_byte() -> None:

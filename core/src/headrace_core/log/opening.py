@@ -16,7 +16,7 @@ crash in the middle of the rewrite changes nothing, because the bytes are the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,6 +33,8 @@ from .segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
+    BatchMeta,
+    IndexPlan,
     LogSegment,
     segment_name,
     show_compaction,
@@ -73,6 +75,8 @@ class _Opening:
         self.meter = meter
         self.notes: list[str] = []
         self.leftovers: list[str] = []
+        #: The index entries of the segments that were scanned from their beginning.
+        self.plans: dict[LogSegment, IndexPlan] = {}
 
     def list_after_swaps(self) -> list[str]:
         """Finish interrupted compactions, then list the names in the directory."""
@@ -197,7 +201,13 @@ class _Opening:
             epochs=epochs,
             accept=rewrite,
             accept_from=self.recovery_point,
+            note=self.new_plan(segment).add,
         )
+
+    def new_plan(self, segment: LogSegment) -> IndexPlan:
+        """Return an empty plan, by which ``rebuild`` rebuilds the segment's indexes."""
+        plan = self.plans[segment] = segment.plan_indexes()
+        return plan
 
     def first_epoch(self, segment: LogSegment) -> int:
         """Return the leader epoch of a segment's first batch; -1 when the segment has no readable batch."""
@@ -223,7 +233,7 @@ class _Opening:
                 # Mark the transaction index as damaged until it is rebuilt: after a crash, the next start would take a
                 # missing file for an index without entries.
                 segment.txn_index.doubt()
-            segment.rebuild_indexes(found.batches)
+            segment.rebuild_indexes(self.plans.pop(segment))
             if sealed:
                 segment.seal()
                 segment.unload_indexes()
@@ -294,7 +304,7 @@ def open_segments(
                 opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):
             opening.notes.append(f"{segment.path}: its indexes are missing or damaged, rebuilt")
-            found = without_indexes[segment] = _headers(opening, segment)
+            found = without_indexes[segment] = _headers(opening, segment, opening.new_plan(segment).add)
             opening.rebuild(segment, found, sealed=True)
         elif not sealed:
             segment.resume()
@@ -375,8 +385,12 @@ def _scan_unflushed(
     return scans
 
 
-def _headers(opening: _Opening, segment: LogSegment) -> Scan:
-    found = scan(segment.log, segment.base_offset, end=segment.size, check_crc=False)
+def _ignore(batch: BatchMeta) -> None:
+    """Keep nothing of a batch whose segment keeps its indexes."""
+
+
+def _headers(opening: _Opening, segment: LogSegment, note: Callable[[BatchMeta], None]) -> Scan:
+    found = scan(segment.log, segment.base_offset, end=segment.size, check_crc=False, note=note)
     if found.problem is not None:
         raise opening.corrupt(
             segment, f"position {found.end}: {found.problem}; this position is below the recovery point"
@@ -405,7 +419,7 @@ def _restore_epochs(
     for number, segment in enumerate(segments):
         found = scans.get(number)
         if found is None and not known:
-            found = _headers(opening, segment)
+            found = _headers(opening, segment, _ignore)
         for entry in found.epochs if found is not None else ():
             if entry.epoch > (entries[-1].epoch if entries else -1):
                 start_offset = entry.start_offset

@@ -56,7 +56,9 @@ _BASE_OFFSET = struct.Struct(">q")
 class Scan:
     """Result of scanning a segment."""
 
+    #: The sound batches; empty if the caller of ``scan`` gave ``note``.
     batches: list[BatchMeta] = field(default_factory=list)
+    count: int = 0  #: Number of sound batches.
     epochs: list[EpochStart] = field(default_factory=list)
     #: Position in the file where the sound batches end; ``next_offset`` is the offset after the last sound batch.
     end: int = 0
@@ -92,6 +94,7 @@ def scan(
     epochs: Sequence[EpochStart] | None = None,
     accept: Callable[[memoryview, int], object] | None = None,
     accept_from: int = 0,
+    note: Callable[[BatchMeta], object] | None = None,
 ) -> Scan:
     """Read batches from ``position`` (where a batch begins) until the end of the file or the first invalid batch. An
     invalid batch is incomplete, has an impossible header or a wrong CRC, or its offset or leader epoch cannot follow
@@ -102,9 +105,11 @@ def scan(
       another epoch is damaged. With ``epochs=None``, leader epochs are not checked.
     * ``accept`` gets the checked bytes of sound batches and their position, some MiB at a time and without a gap. The
       first batch that ``accept`` gets has ``accept_from`` or a later offset.
+    * ``note`` gets each sound batch, in place of ``Scan.batches``: a large segment may have ten million batches.
     """
     size = file.size() if end is None else end
     found = Scan(end=position, next_offset=base_offset, file_size=size)
+    note = found.batches.append if note is None else note
     window = b""
     window_at = position
     accepted: int | None = None  # position up to which ``accept`` got the bytes; None: no bytes yet
@@ -160,11 +165,12 @@ def scan(
             break
         if accepted is None and header.last_offset >= accept_from:
             accepted = found.end
-        found.batches.append(BatchMeta.of(header))
+        note(BatchMeta.of(header))
+        found.count += 1
         found.has_markers |= header.is_control
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
             # Begin the epoch at the end of the previous batch: compaction may have removed the epoch's first records.
-            start_offset = found.next_offset if len(found.batches) > 1 else header.base_offset
+            start_offset = found.next_offset if found.count > 1 else header.base_offset
             found.epochs.append(EpochStart(header.leader_epoch, start_offset))
         found.end += header.size
         found.next_offset = header.next_offset

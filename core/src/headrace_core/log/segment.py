@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks ov
 #: Maximum number of bytes reserved ahead of a growing segment; for a smaller segment, the limit is the segment's size.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
+_PLAN_FIELDS = 4  #: Numbers of one entry in an IndexPlan.
 #: Readers compute values (a largest timestamp, rebuilt indexes) and store the values in a segment; a truncation
 #: discards the values. A reader holds ``_NOTING`` while it stores values, and a truncation holds ``_NOTING`` while it
 #: discards values. All segments share one lock, because threads hold the lock only briefly.
@@ -84,6 +86,41 @@ class Cut(NamedTuple):
 
     place: Place | None
     end_offset: int
+
+
+class IndexPlan:
+    """The index entries that appends of a segment's batches would write, collected batch by batch (Kafka's
+    LogSegment.append). The entries need little memory; a segment of small batches may have ten million batches."""
+
+    __slots__ = ("_entries", "_entries_max", "_interval_bytes", "first_timestamp_ms", "largest", "since", "size")
+
+    def __init__(self, base_offset: int, interval_bytes: int, entries_max: int) -> None:
+        self._interval_bytes = interval_bytes
+        self._entries_max = entries_max
+        self._entries = array("q")
+        self.size = 0  #: Bytes of all batches.
+        self.since = 0  #: Bytes from the batch of the last entry on.
+        self.largest = TimestampOffset(-1, base_offset)
+        self.first_timestamp_ms: int | None = None
+
+    def add(self, batch: BatchMeta) -> None:
+        size, _, last_offset, max_timestamp_ms = batch
+        if max_timestamp_ms > self.largest.timestamp_ms:
+            self.largest = TimestampOffset(max_timestamp_ms, last_offset)
+        if self.size == 0 and max_timestamp_ms >= 0:
+            self.first_timestamp_ms = max_timestamp_ms
+        if self.since > self._interval_bytes:
+            if len(self._entries) < _PLAN_FIELDS * self._entries_max:
+                self._entries.extend((last_offset, self.size, *self.largest))
+            self.since = 0
+        self.size += size
+        self.since += size
+
+    def entries(self) -> Iterator[tuple[int, int, TimestampOffset]]:
+        """(last offset of a batch, its position, largest timestamp up to the batch) of each entry."""
+        values = iter(self._entries)
+        for last_offset, position, timestamp_ms, offset in zip(*[values] * _PLAN_FIELDS, strict=True):
+            yield last_offset, position, TimestampOffset(timestamp_ms, offset)
 
 
 class LogSegment:
@@ -230,8 +267,12 @@ class LogSegment:
             since += size
         self._bytes_since_index = since
         self.size = position
-        for last_offset, entry_position, latest in entries:
-            self.index.append(last_offset, entry_position)
+        if entries:
+            self._add_entries(entries)
+
+    def _add_entries(self, entries: Iterable[tuple[int, int, TimestampOffset]]) -> None:
+        for last_offset, position, latest in entries:
+            self.index.append(last_offset, position)
             self.time_index.maybe_append(latest.timestamp_ms, latest.offset)
 
     def add_aborted(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -278,16 +319,19 @@ class LogSegment:
             self.first_timestamp_ms = None
         self._bytes_since_index = place.position - self.index.last_position()
 
-    def rebuild_indexes(self, batches: Sequence[BatchMeta]) -> None:
-        """Rebuild the offset and the time index from all batches of the segment, with the entries that appends would
-        have written."""
+    def plan_indexes(self) -> IndexPlan:
+        """Return an empty plan for ``rebuild_indexes``."""
+        return IndexPlan(self.base_offset, self.interval_bytes, self.index.entries_max)
+
+    def rebuild_indexes(self, plan: IndexPlan) -> None:
+        """Rebuild the offset and the time index from a plan that has all batches of the segment, with the entries that
+        appends would have written."""
         self.index.start_empty()
         self.time_index.start_empty()
-        self.size = 0
-        self._bytes_since_index = 0
-        self._largest = TimestampOffset(-1, self.base_offset)
-        self.first_timestamp_ms = None
-        self.publish(batches)
+        self._is_changed = True
+        self._largest, self.first_timestamp_ms = plan.largest, plan.first_timestamp_ms
+        self._bytes_since_index, self.size = plan.since, plan.size
+        self._add_entries(plan.entries())
         with full_disk_tolerated():  # on a full disk, the entries stay in memory until the disk has room
             self.write_indexes()
         self.index_fault = None

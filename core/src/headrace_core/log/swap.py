@@ -95,10 +95,10 @@ def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
     path = f"{directory}/{segment_name(base)}{LOG_SUFFIX}{SWAP}"
     file = fs.open(path)
     try:
-        found = scan(file, base, check_crc=False)
+        found = scan(file, base, check_crc=False, note=lambda batch: None)
     finally:
         file.close()
-    problem = found.problem or ("it has no batch" if not found.batches else None)
+    problem = found.problem or ("it has no batch" if not found.count else None)
     if problem is not None:
         raise CorruptLogError(
             f"{path}, position {found.end}: {problem}. Compaction was about to replace older segments by this "
