@@ -317,8 +317,9 @@ async def parked(broker: SoloBroker, fs: ColdFileSystem) -> tuple[Any, Any]:
     await reading(fs)
     await broker.append("payments", batch(b"p"))
     fs.go.set()
-    ((result,),) = [answer.results for answer in await answers.wait_sent(1)]
+    ((result, described),) = [answer.results for answer in await answers.wait_sent(1)]
     assert (result.topic, result.next_offset) == ("payments", 1)
+    assert (described.topic, described.next_offset, described.records) == ("orders", 0, b"")
     return consumer, answers
 
 
