@@ -237,3 +237,37 @@ def test_a_run_of_another_pipeline_gets_no_signal(tmp_path: Path, capsys: pytest
             code, _, said = command(capsys, *words, "clickstream", "--out", str(tmp_path))
             assert code == 1
             assert "has a run of fraud, not of clickstream" in said
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pipeline": "clickstream"}', '{"process": 1}'])
+def test_a_damaged_file_of_a_run_is_named_with_the_cure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    for words in ("status", "run"):
+        code, _, said = command(capsys, words, "clickstream", "--out", str(tmp_path))
+        assert code != 0
+        assert f"{file} is damaged" in said
+        assert "Traceback" not in said
+
+
+def test_the_file_of_a_run_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power failure, a file that was renamed before it was flushed may be empty."""
+    done: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def flushed(fd: int) -> None:
+        done.append(f"flush {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
+        fsync(fd)
+
+    def renamed(self: Path, target: Path) -> None:
+        done.append(f"rename {target.name}")
+        rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", renamed)
+    with recorded(tmp_path, "clickstream"):
+        assert done == ["flush .run.json.new", "rename run.json", f"flush {tmp_path.name}"]

@@ -24,6 +24,7 @@ from pathlib import Path
 from headrace_core.errors import InvalidArgumentError
 from headrace_tools.local.processes import ProcessId, identify
 
+from .durable import replace_file
 from .errors import AlreadyRunningError
 
 _FILE, _LOCK = "run.json", "run.lock"
@@ -56,12 +57,17 @@ class Run:
 
 
 def find(directory: Path) -> Run | None:
-    """The present or last run in ``directory``."""
+    """The present or last run in ``directory``. Raises InvalidArgumentError if the file is damaged."""
+    path = directory / _FILE
     try:
-        fields = json.loads((directory / _FILE).read_text())
+        fields = json.loads(path.read_text())
+        return Run(**{**fields, "process": ProcessId(**fields["process"])})
     except FileNotFoundError:
         return None
-    return Run(**{**fields, "process": ProcessId(**fields["process"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidArgumentError(
+            f"{path} is damaged ({type(error).__name__}: {error}); move it away, and start the pipeline again"
+        ) from None
 
 
 @contextmanager
@@ -136,9 +142,7 @@ def serving(directory: Path, bootstrap_servers: str) -> None:
 
 
 def _write(directory: Path, run: Run) -> None:
-    new = directory / f".{_FILE}.new"
-    new.write_text(json.dumps(dataclasses.asdict(run)) + "\n")
-    new.replace(directory / _FILE)
+    replace_file(directory / _FILE, json.dumps(dataclasses.asdict(run)) + "\n")
 
 
 def _now_ms() -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace_core.errors import InvalidArgumentError
+
+from ..durable import replace_file
 
 #: Formats of values.
 FORMATS = ("json", "avro", "text")
@@ -101,17 +102,7 @@ class Catalog:
             "functions": self.functions,
             "queries": {name: dataclasses.asdict(each) for name, each in self.queries.items()},
         }
-        new = self.directory / f".{_FILE}.new"
-        with new.open("w") as file:
-            file.write(json.dumps(document, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.directory / _FILE)
-        directory = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self.directory / _FILE, json.dumps(document, indent=2) + "\n")
 
     @property
     def names(self) -> set[str]:
