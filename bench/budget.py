@@ -6,7 +6,9 @@
     budget.py --only REGEX    only the paths whose names match
 
 Counts hardly depend on the speed of the machine, so CI can judge them. But on a machine that is busy with other work,
-the brokers of a transaction make 10 to 20 % more calls, so CI counts before it starts anything else. For each path and hop the tool counts:
+the brokers of a transaction make 10 to 20 % more calls, so CI counts before it starts anything else.
+
+For each path and hop the tool counts:
 
 * frames: calls of Python functions, including asyncio and libraries;
 * syscalls: system calls without futex and sched_yield;
