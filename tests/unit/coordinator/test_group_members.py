@@ -187,8 +187,8 @@ def test_members_that_an_operator_removes_together_leave_in_one_rebalance() -> N
     assert len(shard.rebalances()) == rebalances + 1
     shard.converge()
     assert sorted(len(each.assigned) for each in shard.described().members) == [4, 4]
-    nobody: MembersRemoved = shard.ask(RemoveMembers("nowhere", ("m0",)))
-    assert isinstance(nobody.errors[0], UnknownMemberIdError)
+    missing: MembersRemoved = shard.ask(RemoveMembers("nowhere", ("m0",)))
+    assert isinstance(missing.errors[0], UnknownMemberIdError)
 
 
 def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:
