@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_tools.local import ports
+from tests.worlds.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 OBSERVE = ROOT / "deploy" / "observe"
@@ -84,11 +85,12 @@ def _json(url: str) -> Any:
 def prometheus(
     nodes: Iterable[Mapping[str, Any]], directory: Path, *, security: Path | None = None
 ) -> Iterator[Prometheus]:
-    """Run both programs until the end of the block. ``nodes``: rows of ``ps``. ``security``: the directory with the
-    certificates of a secure cluster."""
+    """Run both programs until the end of the block; every node has been scraped before it. ``nodes``: rows of ``ps``.
+    ``security``: the directory with the certificates of a secure cluster."""
+    rows = list(nodes)
     port, alertmanager_port = ports.pick(2)
     (directory / "alerts.yml").write_text(quick_rules())
-    targets = json.dumps([urllib.parse.urlsplit(node["metrics"]).netloc for node in nodes])
+    targets = json.dumps([urllib.parse.urlsplit(node["metrics"]).netloc for node in rows])
     tls = ""
     if security is not None:
         files = f"ca_file: {security}/ca.pem, cert_file: {security}/admin.pem, key_file: {security}/admin.pem"
@@ -124,6 +126,8 @@ def prometheus(
                 running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=directory))
         found = Prometheus(port, alertmanager_port)
         _wait_ready(found, running, directory)
+        # Prometheus scrapes for the first time seconds later. An event before that is in no increase().
+        until(lambda: len(found.query("up == 1")) == len(rows), "every node is scraped")
         yield found
     finally:
         for process in running:
