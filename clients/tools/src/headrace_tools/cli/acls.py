@@ -189,13 +189,14 @@ def delete(
     tokens: _Tokens = None,
     cluster: _Cluster = False,
     pattern: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--resource-pattern-type",
             metavar="TYPE",
-            help="The entries to delete: literal, prefixed, any, or match: all entries that apply to the name.",
+            help="The entries to delete: literal, prefixed, any, or match: all entries that apply to the name. "
+            "Default: literal with a resource, any without one.",
         ),
-    ] = "literal",
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete every entry of the cluster.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -211,6 +212,8 @@ def delete(
     if not (resources or allow or deny or operations or everything):
         raise typer.BadParameter("name the entries: a resource, a principal or an operation; --all deletes every entry")
     whom = _whom(allow, None, deny, None) or [None]
+    if pattern is None:
+        pattern = "literal" if resources else "any"
     filters = [
         each
         for one in whom
@@ -219,7 +222,7 @@ def delete(
             None if one is None else [one[0]],
             operations,
             None if one is None else one[1],
-            pattern if resources else "any",
+            pattern,
         )
     ]
     with admin(bootstrap) as client:
