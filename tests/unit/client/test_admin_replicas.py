@@ -24,6 +24,7 @@ from headrace.errors import (
 from headrace_core.item_errors import error_to_proto
 from headrace_core.rpc.status import status_of
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata_pb2_grpc
+from headrace_tools.cli import partitions
 from headrace_tools.cli.app import run
 from headrace_tools.cli.partitions import targets
 
@@ -40,6 +41,8 @@ class Node(admin_pb2_grpc.AdminServicer, metadata_pb2_grpc.MetadataServicer):
         self.refused: dict[TopicPartition, HeadraceError] = {}
         self.under_way: list[list[admin_pb2.OngoingReassignment]] = []
         self.left: list[int] = []
+        self.replicas_of_a0 = [1, 2]
+        self.moved: list[list[int]] = []  # replicas_of_a0 after each answer that no move is under way
         self.alive = 0
         self.address = ""
 
@@ -54,7 +57,8 @@ class Node(admin_pb2_grpc.AdminServicer, metadata_pb2_grpc.MetadataServicer):
         for name in names:
             topic = answer.topics.add(name=name, topic_id=name.encode() * 16)
             if name == "a":
-                topic.partitions.add(partition=0, leader_id=1, replicas=[1, 2], isr=[1, 2])
+                replicas = self.replicas_of_a0
+                topic.partitions.add(partition=0, leader_id=1, replicas=replicas, isr=replicas)
                 topic.partitions.add(partition=1, leader_id=2, replicas=[2, 3], isr=[2])
             else:
                 topic.partitions.add(partition=0, leader_id=-1, replicas=[3], isr=[], eligible_leader_replicas=[3])
@@ -85,6 +89,8 @@ class Node(admin_pb2_grpc.AdminServicer, metadata_pb2_grpc.MetadataServicer):
     def ListPartitionReassignments(self, request: Any, context: Any) -> Any:
         self.asked.append(request)
         found = self.under_way.pop(0) if len(self.under_way) > 1 else (self.under_way or [[]])[0]
+        if not found and self.moved:
+            self.replicas_of_a0 = self.moved.pop(0)
         return admin_pb2.ListPartitionReassignmentsResponse(reassignments=found)
 
     def DrainBroker(self, request: Any, context: Any) -> Any:
@@ -193,7 +199,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(node: Node) -> N
 
 def test_the_command_line_moves_and_waits(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["-b", node.address]
-    node.under_way = [[moving(A0)], []]
+    node.under_way, node.moved = [[moving(A0)], []], [[2, 3]]
     assert run(["partitions", "reassign", "a-0=2,3", "--wait", "--throttle", "7", "-o", "json", *at]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "reassignments": [{"topic": "a", "partition": 0, "replicas": [2, 3]}],
@@ -204,18 +210,47 @@ def test_the_command_line_moves_and_waits(node: Node, tmp_path: Path, capsys: py
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     assert run(["partitions", "reassign", "--file", str(tmp_path / "plan.json"), *at]) == 0
     assert reassigned(node) == {A1: [3, 1]}
-    assert run(["partitions", "reassign", "--cancel", "--topic", "a", "b-0", *at]) == 0
-    assert reassigned(node) == {A0: None, A1: None, B0: None}
     asked = len(node.asked)
     capsys.readouterr()
     assert run(["partitions", "reassign", "--topic", "a", "-r", "1", "--dry-run", *at]) == 0
     assert json.loads(capsys.readouterr().out)["partitions"] == [
-        {"topic": "a", "partition": 0, "replicas": [1]},
+        {"topic": "a", "partition": 0, "replicas": [2]},
         {"topic": "a", "partition": 1, "replicas": [2]},
     ]
     assert len(node.asked) == asked
     assert run(["partitions", "reassign", "--topic", "a", "-r", "3", *at]) == 1
     assert "1 broker can take replicas" in capsys.readouterr().err
+
+
+def test_of_a_topic_only_the_moves_under_way_are_cancelled(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    cancel = ["partitions", "reassign", "--cancel", "--topic", "a", "-b", node.address]
+    node.under_way = [[moving(A0), moving(A1)]]
+    assert run([*cancel, "b-0"]) == 0
+    assert reassigned(node) == {A0: None, A1: None, B0: None}
+    node.under_way = [[moving(A1)]]
+    assert run(cancel) == 0
+    assert reassigned(node) == {A1: None}
+    node.under_way = []
+    assert run(cancel) == 1
+    assert "no partition of a is being reassigned [NO_REASSIGNMENT_IN_PROGRESS]" in capsys.readouterr().err
+
+
+def test_a_move_that_another_command_cancels_is_no_success(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "_METADATA_S", 0.0)
+    node.under_way = [[moving(A0)], []]  # a-0 keeps its replicas 1 and 2
+    assert run(["partitions", "reassign", "a-0=2,3", "--wait", "-o", "json", "-b", node.address]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "1 of 1 move ended without effect" in printed.err
+    assert "a-0 has the replicas 1,2 [NO_REASSIGNMENT_IN_PROGRESS]" in printed.err
+
+
+def test_a_broker_that_learns_of_a_move_later_does_not_make_it_fail(node: Node) -> None:
+    node.under_way, node.moved = [[moving(A0)], []], [[1, 2], [2, 3]]
+    assert run(["partitions", "reassign", "a-0=2,3", "--wait", "-b", node.address]) == 0
+    assert node.replicas_of_a0 == [2, 3]
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_core.errors import HeadraceError, InvalidArgumentError
+from headrace_core.errors import HeadraceError, InvalidArgumentError, NoReassignmentInProgressError
 from headrace_core.plurals import counted
 
 from . import complete
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 #: Polling interval of --wait and --watch (seconds).
 _LOOK_S = 0.5
 _WATCH_S = 1.0
+#: How much older than the controller's metadata a broker's may be after a move, in seconds.
+_METADATA_S = 5.0
+#: Maximum number of partitions that an error message names.
+_NAMED_MAX = 5
 _PARTITION_HELP = "TOPIC-PARTITION, such as orders-0."
 
 _Topics = Annotated[
@@ -88,7 +92,12 @@ def reassign(
         bool, typer.Option("--dry-run", help="Only print the plan, in the format of --file; change nothing.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until all moves are done; show progress on stderr.")
+        bool,
+        typer.Option(
+            "--wait",
+            "-w",
+            help="Wait until all moves are done; show progress on stderr. Fails if another command cancels a move.",
+        ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -107,7 +116,7 @@ def reassign(
     with admin(bootstrap) as client:
         wanted: dict[TopicPartition, list[int] | None] = {}
         if cancel:
-            wanted = dict.fromkeys(_named(client, moves, topic))
+            wanted = dict.fromkeys(_cancelled(client, moves, topic))
         elif replication is not None:
             wanted = dict(_with_factor(client, topic or [], replication))
         else:
@@ -119,7 +128,7 @@ def reassign(
             wanted, throttle_bytes_per_s=throttle, allow_replication_factor_change=not keep_factor
         )
         if wait:
-            _wait(client, list(wanted))
+            _wait(client, wanted)
     if output is OutputFormat.JSON:
         plan = [
             {"topic": each.topic, "partition": each.partition, "replicas": replicas}
@@ -187,6 +196,18 @@ def _named(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] 
             for each in topic.partitions
         ]
     return list(dict.fromkeys(found))
+
+
+def _cancelled(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] | None) -> Iterable[TopicPartition]:
+    """The named partitions, and those of ``topics`` that move. Raises NoReassignmentInProgressError if there are
+    none."""
+    moving = client.list_partition_reassignments(_named(client, None, topics)) if topics else {}
+    found = dict.fromkeys([*_named(client, partitions, None), *sorted(moving)])
+    if not found:
+        raise NoReassignmentInProgressError(
+            f"cannot cancel: no partition of {', '.join(topics or ())} is being reassigned"
+        )
+    return found
 
 
 def _plan(file: Path) -> list[tuple[TopicPartition, list[int]]]:
@@ -365,11 +386,47 @@ def _copied(
     return copied
 
 
-def _wait(client: Any, partitions: list[TopicPartition]) -> None:
+def _wait(client: Any, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+    """Wait until no partition in ``wanted`` moves. Raises NoReassignmentInProgressError if a partition then has other
+    replicas than wanted: another command cancelled or replaced its move. None as the wanted replicas: any replicas."""
+    stopped_at: float | None = None
     with progress(draw_s=1.0) as shown:
-        while under_way := client.list_partition_reassignments(partitions):
-            shown.at(functools.partial(_how_far, client, under_way, len(partitions)))
+        while True:
+            under_way = client.list_partition_reassignments(list(wanted))
+            if under_way:
+                stopped_at = None
+                shown.at(functools.partial(_how_far, client, under_way, len(wanted)))
+            elif not (unmoved := _unmoved(client, wanted)):
+                return
+            else:
+                # The controller lists the moves, and a broker describes the topics: its metadata may be a little older.
+                stopped_at = time.monotonic() if stopped_at is None else stopped_at
+                if time.monotonic() - stopped_at >= _METADATA_S:
+                    raise NoReassignmentInProgressError(_why_unmoved(unmoved, len(wanted)))
             time.sleep(_LOOK_S)
+
+
+def _unmoved(
+    client: Any, wanted: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """The partitions that have other replicas than wanted, with their replicas."""
+    from headrace import TopicPartition
+
+    moved = {each: replicas for each, replicas in wanted.items() if replicas is not None}
+    if not moved:
+        return {}
+    topics = client.describe_topics(sorted({each.topic for each in moved}))
+    now = {TopicPartition(topic.name, each.partition): each.replicas for topic in topics for each in topic.partitions}
+    return {each: now[each] for each, replicas in sorted(moved.items()) if now[each] != tuple(replicas)}
+
+
+def _why_unmoved(unmoved: Mapping[TopicPartition, Sequence[int]], total: int) -> str:
+    named = [f"{each} has the replicas {_ids(replicas)}" for each, replicas in unmoved.items()]
+    more = [f"and {len(named) - _NAMED_MAX} more"] if len(named) > _NAMED_MAX else []
+    return (
+        f"{len(unmoved)} of {counted(total, 'move')} ended without effect, because another command cancelled or "
+        f"replaced it: {', '.join(named[:_NAMED_MAX] + more)}"
+    )
 
 
 def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment], total: int) -> HowFar:
