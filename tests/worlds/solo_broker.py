@@ -30,7 +30,7 @@ from headrace_core.clock import SystemClock
 from headrace_core.log import format_directory
 from headrace_core.log.files import FileSystem
 from headrace_core.membership.metadata_state import MetadataState
-from headrace_core.metadata import MetadataImage
+from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
 from headrace_core.metadata.records import (
     BrokerChangeRecord,
     BrokerEndpoint,
@@ -164,17 +164,18 @@ class SoloBroker:
         *roots: str,
         limits: BrokerLimits | None = None,
         image: MetadataImage | None = None,
+        former: MetadataImage = EMPTY_IMAGE,
         storage_fs: FileSystem | None = None,
         shortage_first_ms: float = 0.0,
         streams: ReplicationStreams | None = None,
         **static: str,
     ) -> None:
-        """``image``: the metadata before the start. ``storage_fs``: the file system of the storage, if it is not ``fs``
+        """``image``: the metadata before the start. ``former``: the metadata that the broker saved. ``storage_fs``: the file system of the storage, if it is not ``fs``
         itself. ``shortage_first_ms``: shortest time that a measured shortage of space lasts. ``streams``: replaces the
         streams from leaders. ``static``: topic keys in the broker's properties file."""
         self.fs = fs
         self.roots = roots or ("/data",)
-        self.image = image or MetadataImage()
+        self.image, self.former = image or MetadataImage(), former
         self.events: list[Event] = []
         emitter = Emitter()
         emitter.subscribe(self.events.append)
@@ -233,7 +234,7 @@ class SoloBroker:
                     format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
         await self.storage.open(lambda topic: self.roles.settings_of(topic, self.image))
         self.storage.begin_threads()
-        await self.roles.apply_all(self.image)
+        await self.roles.apply_all(self.image, self.former)
         self.partitions.refusal = None
         if self.image.next_offset:
             return self

@@ -336,6 +336,16 @@ class PartitionClosed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSetAside(Event):
+    """At its start, this broker found the log of a partition that the metadata does not assign to it and, as far as the
+    broker knows, never did. The log is at ``path`` now, and not served. It stays there until the operator acts."""
+
+    severity: ClassVar[int] = logging.WARNING
+    partition: TopicPartition
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFailed(Event):
     """A partition is offline on this broker: its log could not be opened, or its directory failed."""
 

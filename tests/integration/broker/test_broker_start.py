@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import grpc
 
@@ -48,11 +49,11 @@ def test_a_topic_deleted_while_the_first_image_is_put_into_force_takes_its_recor
         broker = Listening(NodeConfig.from_properties(cluster.broker.keys, role="broker"))
         apply_all = broker.roles.apply_all
 
-        async def slow_apply_all(image: MetadataImage) -> None:
+        async def slow_apply_all(image: MetadataImage, former: MetadataImage) -> None:
             assert image.topic("orders") is not None
             await asyncio.to_thread(delete, cluster)
             await answered.wait()
-            await apply_all(image)
+            await apply_all(image, former)
 
         broker.roles.apply_all = slow_apply_all  # type: ignore[method-assign]
         try:
@@ -69,3 +70,31 @@ def test_a_topic_deleted_while_the_first_image_is_put_into_force_takes_its_recor
         await asyncio.wait_for(scenario(), 3 * WAIT_S)
 
     asyncio.run(bounded())
+
+
+def test_controllers_with_an_older_state_of_the_metadata_cost_no_records(make_cluster):
+    """The broker was killed, and its saved metadata is older than the controllers' backup. So the lost topic is unknown
+    to it, too."""
+    cluster = make_cluster()
+    controller, broker = cluster.controller, cluster.broker
+    known = [cluster.topic("payments")]
+    known[0].produce(b"known")
+    assert broker.terminate() == 0  # saves the metadata
+    cluster.restart()
+    known.append(cluster.topic("refunds"))
+    known[1].produce(b"known")
+    disk, backup = controller.data, controller.directory / "backup"
+    controller.kill()
+    shutil.copytree(disk, backup)
+    controller.start()
+    cluster.topic("orders").produce(b"precious")
+    broker.kill()
+    controller.kill()
+    shutil.rmtree(disk)
+    backup.rename(disk)
+    controller.start()
+    cluster.restart()
+    (aside,) = broker.data.glob("orders-0.*-stray")
+    assert b"precious" in (aside / "00000000000000000000.log").read_bytes()
+    assert "PartitionSetAside partition=orders-0" in broker.log()
+    assert [each.read() for each in known] == [[b"known"], [b"known"]]

@@ -72,7 +72,7 @@ def test_a_damaged_log_whose_topic_was_deleted_meanwhile_goes_at_the_start() -> 
         damaged = await _with_damage(CrashingFileSystem())
         async with SoloBroker(CrashingFileSystem()) as elsewhere:  # the controller went on without this broker
             await elsewhere.topic("orders", topic_id=NEW)
-        async with SoloBroker(damaged.fs, image=elsewhere.image) as broker:
+        async with SoloBroker(damaged.fs, image=elsewhere.image, former=damaged.image) as broker:
             assert (await broker.append("orders", batch(b"new"))).base_offset == 0
             assert [event.deleted for event in broker.events if isinstance(event, PartitionClosed)] == [True]
 

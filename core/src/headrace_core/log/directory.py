@@ -9,6 +9,7 @@
     <root>/cleaner-offset-checkpoint           how far each log was compacted
     <root>/<topic>-<partition>/                a log, with partition.metadata and leader-epoch-checkpoint
     <root>/<topic>-<partition>.<id>-delete/    a deleted log; deleted files in a log end in .deleted
+    <root>/<topic>-<partition>.<id>-stray/     a log that the metadata does not know; it stays until the operator acts
 
 A directory with the name of a log may belong to the operator: a copy of files, or a log directory inside this one. The
 contents decide (``has_only_foreign_files``), and the broker neither changes nor removes a directory that is no log.
@@ -27,7 +28,7 @@ import logging
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..clock import Clock
@@ -76,6 +77,7 @@ from .retention import Expired
 logger = logging.getLogger(__name__)
 
 _DELETED = "-delete"
+_STRAY = "-stray"  # Kafka's name, too
 #: Pattern of the name of a deleted log's directory.
 _DELETED_DIRECTORY = re.compile(rf".*\.[0-9a-f]{{32}}{_DELETED}\Z")
 #: Pattern of a partition's directory name: <topic>-<partition>.
@@ -413,6 +415,21 @@ class LogDirectory:
         """Delete logs, also quarantined logs. Renames the directories of the logs, durably; ``remove_deleted`` removes
         the files after the topic's file.delete.delay.ms. Running reads finish. Returns the partitions whose logs were
         deleted. Writes the checkpoints once for all logs."""
+        found = self._close(partitions)
+        if found:
+            self._remove(found)
+        return list(found)
+
+    def set_aside(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Rename the directories of logs, also of quarantined logs, durably, so that the logs are neither served nor
+        removed. Returns each log's new path. To restore a log, the operator renames its directory while the broker is
+        stopped."""
+        found = self._close(partitions)
+        return self._rename(found, _STRAY) if found else {}
+
+    def _close(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Close logs before their directories are renamed: {partition: (bytes, file.delete.delay.ms)}, without the
+        partitions that have no log here."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for partition in dict.fromkeys(partitions):
             if not self.holds(partition):
@@ -425,31 +442,32 @@ class LogDirectory:
                 log.close(flush=False)
             self.quarantined.pop(partition, None)
             self._quarantined_ids.pop(partition, None)
-        if found:
-            self._remove(found)
-        return list(found)
+        return found
 
     def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Rename the directories of closed logs, given as {partition: (bytes, delay in ms)}."""
+        """Delete the directories of closed logs, given as {partition: (bytes, delay in ms)}."""
+        for partition, path in self._rename(partitions, _DELETED).items():
+            self._remove_later(path, *partitions[partition])
+
+    def _rename(self, partitions: Collection[TopicPartition], kind: str) -> dict[TopicPartition, str]:
+        """Rename the directories of closed logs, durably; returns the new paths."""
         # First remove the closed logs' checkpoint entries, so that the entries are gone even if renaming a directory
         # fails.
         self._drop_entries(partitions.__contains__)
-        gone: list[tuple[str, int, int]] = []
-        for partition, (size, delay_ms) in partitions.items():
-            suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"
+        renamed: dict[TopicPartition, str] = {}
+        for partition in partitions:
+            suffix = f".{self._rng.getrandbits(128):032x}{kind}"
             name = str(partition)
-            path = self._path(name[: _NAME_BYTES_MAX - len(suffix)] + suffix)
-            self.fs.rename(self._path(name), path)
-            gone.append((path, size, delay_ms))
+            renamed[partition] = self._path(name[: _NAME_BYTES_MAX - len(suffix)] + suffix)
+            self.fs.rename(self._path(name), renamed[partition])
         self.fs.sync_directory(self.root)
-        for path, size, delay_ms in gone:
-            self._remove_later(path, size, delay_ms)
         # A full disk must not stop a deletion of logs, so ignore a failed checkpoint write: ``create`` writes the
         # checkpoints again before it creates a log.
         with _full_disk_left_out(self.root):
             self._write_unwritten()
         with _full_disk_left_out(self.root):
             self.compaction.forget(partitions)
+        return renamed
 
     def _remove_later(self, path: str, size: int, delay_ms: int) -> None:
         self.deleted.add(path, size, due_ms=self._clock.monotonic_ms() + delay_ms)

@@ -288,6 +288,7 @@ class Broker:
         await self._bind()
         store = ImageStore(self._fs, self.config.log_dirs[0], metas[0].cluster_id, self.clock)
         follower = await self._follow(metas[0].cluster_id, store)
+        former = follower.image
         session = await self._register(metas)
         registered = session.registered
         session.hold_fenced(True)
@@ -303,7 +304,7 @@ class Broker:
         self._report_offline_directories()
         image = follower.image
         self.streams.metadata_changed(image)
-        await self.roles.apply_all(image)
+        await self.roles.apply_all(image, former)
         self._assignments.all_changed(image)
         self._tasks.start(self._assignments.run(), "directory assignments")
         self._tasks.start(self._isr_keeper.run(), "in-sync sets")

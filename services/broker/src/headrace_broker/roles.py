@@ -14,6 +14,8 @@ Between two roles of a partition, the broker waits for all appends of the direct
 two roles, a new leader knows where its epoch begins, and a new follower knows its log end. The high watermark of a
 partition passes from one role of the broker to the next.
 
+At a start, the broker also compares the logs that it finds with the metadata (``apply_all``).
+
 A missing log is created in the directory that the metadata names. If this broker no longer has the recorded disk, the
 broker first reports that the replica starts with an empty log (``fresh``, KIP-903). The broker creates the log of a
 fresh replica when the metadata shows that the replica is fresh. A damaged log is healed if its partition has other
@@ -41,7 +43,7 @@ from headrace_core.errors import (
 )
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.dump import problem_of
-from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
+from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from headrace_core.metadata.configs import min_insync_replicas
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.telemetry import (
@@ -51,6 +53,7 @@ from headrace_core.telemetry import (
     PartitionFailed,
     PartitionFollowed,
     PartitionOpened,
+    PartitionSetAside,
     ReplicaBeginsAnew,
 )
 from headrace_core.types import NO_LEADER, TopicPartition
@@ -61,7 +64,7 @@ from .partition.leader import LAG_TIME_MAX_MS
 from .partition_table import PartitionTable
 from .replication.follower_replica import FollowerReplica
 from .settings import LogSettings
-from .storage import Storage
+from .storage import Fate, Storage
 
 _PASSES = (DiskFullError, ServerBusyError)  #: Errors of a log creation after which the broker tries the creation again.
 
@@ -141,14 +144,20 @@ class Roles:
             await self._apply(image, delta)
             await self._heal()
 
-    async def apply_all(self, image: MetadataImage) -> None:
-        """Apply the first image, after the storage was opened; all of its partitions are new. Applying the first image
-        deletes the logs of topics that were deleted while this broker was stopped, and of partitions that moved to
-        other brokers. Damaged logs stay offline until they are healed."""
-        deleted, refused = await self._storage.settle(lambda topic_id: topic_id.bytes in image.topics)
-        for partition in deleted:
+    async def apply_all(self, image: MetadataImage, former: MetadataImage = EMPTY_IMAGE) -> None:
+        """Apply the first image, after the storage was opened; all of its partitions are new. Damaged logs stay offline
+        until they are healed.
+
+        ``former``: an image that this broker had before, and that ``image`` continues. A log that ``former`` assigns to
+        this broker and ``image`` does not was deleted or reassigned meanwhile: it is deleted here, too. A log that
+        neither image assigns to this broker is set aside. Its topic may have been deleted before this broker saved any
+        metadata about it, or the controllers may have lost their newest records."""
+        settled = await self._storage.settle(functools.partial(_fate_of, image, former, self._broker_id))
+        for partition in settled.deleted:
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
-        for partition, error in refused.items():
+        for path, partition in settled.set_aside.items():
+            self._events.emit(PartitionSetAside(partition=partition, path=path))
+        for partition, error in settled.refused.items():
             self._fail(partition, error, error.message)
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
         async with self._changing:
@@ -573,3 +582,15 @@ class Roles:
             task.cancel()
         for partition in (*self._table.led, *self._table.followed):
             self._end(partition, reason(partition))
+
+
+def _fate_of(
+    image: MetadataImage, former: MetadataImage, broker_id: int, partition: TopicPartition, topic_id: uuid.UUID
+) -> Fate:
+    def has_replica(metadata: MetadataImage) -> bool:
+        state = metadata.partition(topic_id.bytes, partition.partition)
+        return state is not None and broker_id in state.replicas
+
+    if has_replica(image):
+        return Fate.KEEP
+    return Fate.DELETE if has_replica(former) else Fate.SET_ASIDE

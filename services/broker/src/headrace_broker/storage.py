@@ -4,20 +4,22 @@
 full directory refuses appends and new logs until it has free space again (``headrace_core.log.space``).
 
 A directory that was offline may have logs of topics that were deleted before it returned. Before the storage uses any
-log, it compares the topic ids of each directory's logs with the metadata (``settle``).
+log, it compares the topic ids of each directory's logs with the metadata (``settle``): a log is kept, deleted, or set
+aside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import functools
 import logging
 import random
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
 from headrace_core.clock import Clock
 from headrace_core.errors import (
@@ -75,6 +77,23 @@ NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 Outcome = tuple[TopicPartition, HeadraceError | None]
 
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
+
+
+class Fate(enum.Enum):
+    """What a start does with a log that it finds."""
+
+    KEEP = enum.auto()
+    DELETE = enum.auto()
+    SET_ASIDE = enum.auto()  #: The directory is renamed to ``...-stray``, and nothing is removed.
+
+
+class Settled(NamedTuple):
+    """Result of ``Storage.settle``: partitions whose logs were deleted; logs that were set aside, by their new paths;
+    and, with the reasons, the partitions that must not be served."""
+
+    deleted: list[TopicPartition]
+    set_aside: dict[str, TopicPartition]
+    refused: dict[TopicPartition, HeadraceError]
 
 
 class Signal(Generic[P]):
@@ -246,14 +265,12 @@ class Storage:
             )
         )
 
-    async def settle(
-        self, belongs: Callable[[uuid.UUID], bool]
-    ) -> tuple[list[TopicPartition], dict[TopicPartition, HeadraceError]]:
-        """Compare the logs that were found with the partitions in the metadata. Deletes logs, damaged or not, whose
-        topic was deleted: ``belongs`` is False for the topic id. A directory that was offline may have a deleted
-        topic's log, while another directory has the log of a new topic with the same name. Returns the deleted
-        partitions, and, with the reasons, the partitions that must not be served."""
+    async def settle(self, fate_of: Callable[[TopicPartition, uuid.UUID], Fate]) -> Settled:
+        """Compare the logs that were found with the partitions in the metadata. ``fate_of`` decides from a log's
+        partition and topic id. A directory that was offline may have a deleted topic's log, while another directory has
+        the log of a new topic with the same name."""
         deleted: list[TopicPartition] = []
+        set_aside: dict[str, TopicPartition] = {}
         refused = await settle_moves(self._held)
         for held in self._held:
             writer = held.writer
@@ -261,9 +278,12 @@ class Storage:
                 continue
             directory = writer.directory
             await self._delete_in(writer, _never_made(directory))
-            deleted += await self._delete_in(
-                writer, [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
-            )
+            logs: dict[Fate, list[TopicPartition]] = {fate: [] for fate in Fate}
+            for partition, topic_id in directory.holdings():
+                if topic_id is not None:
+                    logs[fate_of(partition, topic_id)].append(partition)
+            deleted += await self._delete_in(writer, logs[Fate.DELETE])
+            set_aside |= await self._set_aside_in(writer, logs[Fate.SET_ASIDE])
             for partition, damage in directory.quarantined.items():
                 refused.setdefault(partition, damage)
             for partition, _ in directory.holdings():
@@ -276,7 +296,7 @@ class Storage:
         # Forget the refusals of deleted partitions, because a new topic may have the same name.
         refused = {partition: why for partition, why in refused.items() if partition in self._at}
         self._refused.update(refused)
-        return deleted, refused
+        return Settled(deleted, set_aside, refused)
 
     def writers(self) -> list[DirectoryWriter]:
         """Writers of the online directories."""
@@ -506,6 +526,18 @@ class Storage:
                 "log directory %s: cannot delete %s: %s", writer.directory.root, counted(len(share), "log"), error
             )
             return []
+
+    async def _set_aside_in(self, writer: DirectoryWriter, share: list[TopicPartition]) -> dict[str, TopicPartition]:
+        if not share or writer.failure is not None:
+            return {}
+        try:
+            paths = await writer.run(functools.partial(writer.directory.set_aside, share))
+        except HeadraceError as error:
+            logger.error(
+                "log directory %s: cannot set %s aside: %s", writer.directory.root, counted(len(share), "log"), error
+            )
+            return {}
+        return {path: partition for partition, path in paths.items()}
 
     async def reconfigure(self, partition: TopicPartition, config: LogConfig) -> None:
         """Set a log's configuration, in order with the log's appends. A moving log gets the configuration in its new
