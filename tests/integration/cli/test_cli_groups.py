@@ -208,7 +208,10 @@ def test_offsets_are_taken_back_from_a_file(cli: Cli, consumers: list[Consumer],
     when = ["--to-datetime", "2000-01-01T00:00:00.000", "-o", "json", "--execute"]
     early = cli("groups", "reset-offsets", "restored", "-t", TOPIC, *when).json()
     assert {row["new_offset"] for row in early["partitions"]} == {0}
-    cli("groups", "delete", "restored")
+    done = cli("groups", "delete", "never-was", "restored", "-o", "json", code=1)
+    (failed,) = done.json()["failed"]
+    assert (done.json()["deleted"], failed["group"]) == (["restored"], "never-was")
+    assert failed["error"]["code"] == "GROUP_ID_NOT_FOUND"
 
 
 def test_a_group_reads_at_the_command_line_what_it_has_not_read_yet(cli: Cli, headrace: LocalCluster) -> None:

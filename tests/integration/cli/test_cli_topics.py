@@ -91,6 +91,46 @@ def test_records_are_deleted_from_the_start(cli: Cli) -> None:
     assert cli("records", "delete", "-t", "trimmed", "--before", "soon", code=2).err
 
 
+def test_records_that_a_partition_refuses_to_delete_are_named_beside_the_deleted_ones(cli: Cli) -> None:
+    cli("topics", "create", "uneven", "-p", "2")
+    cli("produce", "-t", "uneven", "-p", "1", stdin=b"a\nb\nc\n")
+    done = cli("records", "delete", "-t", "uneven", "--before", "2", "-o", "json", code=1)
+    deleted, refused = done.json()
+    assert deleted == {"topic": "uneven", "partition": 1, "low_watermark": 2}
+    assert (refused["partition"], refused["low_watermark"]) == (0, None)
+    assert refused["error"]["code"] == "OFFSET_OUT_OF_RANGE"
+    assert "uneven-0: cannot delete records before 2" in done.err
+    again = cli("records", "delete", "-t", "uneven", "--before", "3", code=1)
+    assert [line.split() for line in again.lines] == [["TOPIC", "PARTITION", "STARTS", "AT"], ["uneven", "1", "3"]]
+    assert "OFFSET_OUT_OF_RANGE" in again.err
+    both = cli("records", "delete", "-t", "uneven", "--before", "99", "-o", "json", code=1)
+    assert both.out == b""
+    assert "uneven-0: " in both.err
+    assert "uneven-1: " in both.err
+    assert cli("records", "delete", "-t", "uneven", "--before", "²", code=2).err
+
+
+def test_a_topic_that_cannot_be_deleted_does_not_hide_those_that_are(cli: Cli) -> None:
+    cli("topics", "create", "goes")
+    done = cli("topics", "delete", "goes", "never-was", "-o", "json", code=1)
+    (failed,) = done.json()["failed"]
+    assert (done.json()["deleted"], failed["topic"]) == (["goes"], "never-was")
+    assert failed["error"]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert "'never-was' does not exist [UNKNOWN_TOPIC_OR_PARTITION]" in done.err
+    cli("topics", "create", "goes")
+    done = cli("topics", "delete", "never-was", "goes", code=1)
+    assert done.lines == ["deleted goes"]
+    assert "'never-was' does not exist" in done.err
+    assert cli("topics", "delete", "never-was", "goes", code=1).out == b""
+
+
+def test_refused_partitions_leave_a_topics_configuration_unchanged(cli: Cli) -> None:
+    cli("topics", "create", "unaltered", "-p", "2")
+    refused = cli("topics", "alter", "unaltered", "-p", "1", "-c", "retention.ms=1h", code=1)
+    assert "INVALID_PARTITIONS" in refused.err
+    assert cli("topics", "describe", "unaltered", "-o", "json").json()["config"] == {}
+
+
 def test_the_cluster_is_described(cli: Cli) -> None:
     found = cli("cluster", "describe", "-o", "json").json()
     assert found["controller_id"] == 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, AsyncAdmin, LocalCluster, NewTopic, OffsetAndTimestamp, Producer, TopicPartition
-from headrace.errors import InvalidArgumentError, UnknownTopicOrPartitionError
+from headrace.errors import InvalidArgumentError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 
 DAY_MS = 1_700_000_000_000
 
@@ -54,6 +54,21 @@ def test_starts_ends_and_times_are_found(headrace: LocalCluster, topic: str) -> 
         assert admin.list_offsets({empty: "max-timestamp"})[empty].offset == -1
         assert admin.list_offsets({full: "latest"}, isolation_level="read_committed")[full].offset == 5
         assert admin.list_offsets({}) == {}
+
+
+def test_each_partition_that_refuses_a_deletion_is_named_and_the_others_have_ended(
+    headrace: LocalCluster, topic: str
+) -> None:
+    full, empty = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
+        with pytest.raises(OffsetOutOfRangeError) as both:
+            admin.delete_records({empty: 1, full: 99})
+        assert f"{empty}: cannot delete records before 1" in both.value.message
+        assert f"{full}: cannot delete records before 99" in both.value.message
+        with pytest.raises(OffsetOutOfRangeError) as one:
+            admin.delete_records({empty: 1, full: 3})
+        assert str(full) not in one.value.message
+        assert admin.list_offsets({full: "earliest"})[full].offset == 3
 
 
 def test_the_asyncio_twin_finds_the_same(headrace: LocalCluster, topic: str) -> None:

@@ -144,7 +144,8 @@ class Admin(Face):
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Delete the records below an offset in each partition (-1: all committed records); return the new log start
-        offsets."""
+        offsets. If some partitions fail, the call raises the first error when all partitions have ended; the message
+        lists all errors. The records of the other partitions are deleted."""
         wanted = records_before(before)
         return self._run(lambda calls: calls.delete_records(wanted, timeout))
 

@@ -141,8 +141,22 @@ class AdminCalls:
             found: int = await self.engine.retrying(attempt, deadline, f"delete records of {partition}")
             return found
 
-        lows = await asyncio.gather(*(one(TopicPartition(*item), offset) for item, offset in before.items()))
-        return {TopicPartition(*item): low for item, low in zip(before, lows, strict=True)}
+        # Wait for every partition: after an error, no partition may still be changing.
+        lows = await asyncio.gather(
+            *(one(TopicPartition(*item), offset) for item, offset in before.items()), return_exceptions=True
+        )
+        found: dict[TopicPartition, int] = {}
+        failed: list[HeadraceError] = []
+        for item, low in zip(before, lows, strict=True):
+            if isinstance(low, HeadraceError):
+                failed.append(low)
+            elif isinstance(low, BaseException):
+                raise low
+            else:
+                found[TopicPartition(*item)] = low
+        if failed:
+            raise type(failed[0])("; ".join(error.message for error in failed)) if failed[1:] else failed[0]
+        return found
 
     async def list_topics(self, include_internal: bool, timeout: float | None) -> list[str]:
         answer = await self._metadata(self.engine.deadline(timeout), all_topics=True)

@@ -18,6 +18,7 @@ from headrace_core.visible import one_line
 
 from . import complete, group_lag
 from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, GroupTimeout, admin, coordinator_timeout_s
+from .each import change_each, end_with_failures, error_document
 from .groups_reset import Group, chosen_partitions, reset_offsets, scope_of
 from .output import Output, OutputFormat, note, print_json, print_table, show, show_rows
 from .watching import INTERVAL_S, Interval, Watch, watched
@@ -421,16 +422,22 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete groups that have no members, and their committed offsets.
+    """Delete groups that have no members, and their committed offsets. If some groups cannot be deleted, the others
+    are, and the exit code is 1.
 
     \b
     Examples:
       headrace groups delete billing reports
+      headrace groups delete billing reports -o json      {"deleted": [GROUP], "failed": [{"group", "error"}]}
     """
     with admin(bootstrap) as client:
         timeout = coordinator_timeout_s(client, timeout)
-        client.delete_groups(groups, timeout=timeout)
-    show(output, {"deleted": groups}, f"deleted {', '.join(groups)}")
+        deleted, failed = change_each(groups, lambda group: client.delete_groups([group], timeout=timeout))
+    document: dict[str, Any] = {"deleted": list(deleted)}
+    if failed:
+        document["failed"] = [{"group": group, "error": error_document(error)} for group, error in failed.items()]
+    show(output, document, f"deleted {', '.join(deleted)}")
+    end_with_failures(failed)
 
 
 def delete_offsets(

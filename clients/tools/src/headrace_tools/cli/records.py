@@ -8,6 +8,7 @@ import typer
 
 from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .each import change_each, end_with_failures, error_document
 from .output import Output, OutputFormat, show_rows
 
 
@@ -32,14 +33,18 @@ def delete(
     """Delete the records below an offset from one partition, or without -p from every partition of the topic. When the
     command has returned, no consumer can read the deleted records; their disk space is freed soon after.
 
+    If a partition refuses the offset, the records of the other partitions are deleted, and the exit code is 1.
+
     \b
     Examples:
       headrace records delete -t orders -p 0 --before 1000
       headrace records delete -t orders --before end
+      headrace records delete -t orders --before end -o json
+          [{"topic", "partition", "low_watermark"}], and "error" after a failure
     """
     from headrace import TopicPartition
 
-    if before != "end" and not before.isdigit():
+    if before != "end" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r}: must be an offset or `end`", param_hint="--before")
     offset = -1 if before == "end" else int(before)
     with admin(bootstrap) as client:
@@ -48,6 +53,15 @@ def delete(
             partitions = [each.partition for each in description.partitions]
         else:
             partitions = [partition]
-        starts = client.delete_records({TopicPartition(topic, number): offset for number in partitions})
+        starts, failed = change_each(
+            (TopicPartition(topic, number) for number in partitions),
+            lambda part: client.delete_records({part: offset})[part],
+        )
     rows = [{"topic": tp.topic, "partition": tp.partition, "low_watermark": low} for tp, low in sorted(starts.items())]
+    if output is OutputFormat.JSON:
+        rows += [
+            {"topic": tp.topic, "partition": tp.partition, "low_watermark": None, "error": error_document(error)}
+            for tp, error in sorted(failed.items())
+        ]
     show_rows(output, ("TOPIC", "PARTITION", "STARTS AT"), rows)
+    end_with_failures(failed)

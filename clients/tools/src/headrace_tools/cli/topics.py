@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace_core.errors import HeadraceError
 from headrace_core.plurals import counted
 
 from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .configs import value_after_reset, what_holds
+from .each import change_each, end_with_failures, error_document
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, show, tell_notes
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=complete.topics)]
@@ -260,6 +262,7 @@ def alter(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Add partitions to a topic, or change its configuration. Configuration keys that are not named keep their values.
+    If the number of partitions is refused, the configuration stays unchanged.
 
     \b
     Examples:
@@ -274,11 +277,18 @@ def alter(
     if partitions is None and not changes:
         raise typer.BadParameter("nothing to change: pass -p, -c or --delete-config")
     with admin(bootstrap) as client:
+        if changes and partitions is not None:
+            client.create_partitions({name: partitions}, validate_only=True)  # before the keys change, not after
         if changes:
             client.alter_configs({ConfigResource("topic", name): changes})
             tell_notes("topic", changes)
         if partitions is not None:
-            client.create_partitions({name: partitions})
+            try:
+                client.create_partitions({name: partitions})
+            except HeadraceError:
+                if changes:
+                    note(f"the configuration of {name} has changed; its partitions have not")
+                raise
             note(
                 f"note: new records of a key in {name} may go to another partition than its old ones: consumers may "
                 "read them before older records of the same key"
@@ -300,15 +310,20 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete topics and all their records.
+    """Delete topics and all their records. If some topics cannot be deleted, the others are, and the exit code is 1.
 
     \b
     Examples:
       headrace topics delete orders
+      headrace topics delete orders clicks -o json      {"deleted": [NAME], "failed": [{"topic", "error"}]}
     """
     with admin(bootstrap) as client:
-        client.delete_topics(names)
-    show(output, {"deleted": names}, f"deleted {', '.join(names)}")
+        deleted, failed = change_each(names, lambda name: client.delete_topics([name]))
+    document: dict[str, Any] = {"deleted": list(deleted)}
+    if failed:
+        document["failed"] = [{"topic": name, "error": error_document(error)} for name, error in failed.items()]
+    show(output, document, f"deleted {', '.join(deleted)}")
+    end_with_failures(failed)
 
 
 def offsets(
