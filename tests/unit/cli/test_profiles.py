@@ -158,3 +158,18 @@ def test_the_list_marks_the_current_one_and_deleting_it_leaves_none(
     capsys.readouterr()
     assert run(["profile", "show"]) == 1
     assert "no profile is current" in capsys.readouterr().err
+
+
+def test_no_command_prints_the_passwords_of_a_profile(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="pl4nted";'
+    keys = [f"sasl.jaas.config={login}", "sasl.mechanism=SCRAM-SHA-512", "security.protocol=SASL_PLAINTEXT"]
+    assert run(["profile", "set", "locked", "-b", "locked:9095", *keys]) == 0
+    assert run(["profile", "show", "locked", "-o", "json"]) == 0
+    assert run(["profile", "show", "locked"]) == 0
+    assert run(["profile", "set", "locked", "ssl.key.password=pl4nted\x1b"]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "pl4nted" not in printed
+    assert '"sasl.jaas.config": null' in printed
+    assert "  sasl.jaas.config=[hidden]\n" in printed
+    assert "  sasl.mechanism=SCRAM-SHA-512\n" in printed
+    assert "pl4nted" in (profiles / "locked.properties").read_text()

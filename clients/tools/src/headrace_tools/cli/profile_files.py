@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,8 @@ from pathlib import Path
 from headrace_core.config import ConfigDef
 from headrace_core.errors import InvalidArgumentError, InvalidConfigError
 from headrace_core.node.properties import Properties, format_properties, read_properties
+
+from ..durable import replace_file
 
 VARIABLE = "HEADRACE_PROFILE"
 DIRECTORY_VARIABLE = "HEADRACE_PROFILES"
@@ -59,6 +60,13 @@ class Profile:
             if kind in knowing and key not in _NEVER:
                 found[key] = value
         return found
+
+    def is_secret(self, key: str) -> bool:
+        """Whether the value of a key is a password, or may be one because no client knows the key."""
+        from headrace.settings import ADMIN, CONSUMER, PRODUCER
+
+        knowing = [each.key(key) for each in (ADMIN, PRODUCER, CONSUMER) if _knows(each, key)]
+        return not knowing or any(each.sensitive for each in knowing)
 
     def check(self) -> None:
         """Raise InvalidConfigError if a client would refuse the profile."""
@@ -108,11 +116,12 @@ class ProfileFiles:
         """Create or replace a profile. Raises InvalidConfigError, and changes nothing, if a client would refuse the
         profile."""
         path = self.path(name)
-        for key, value in values.items():
-            if not value.isprintable():
-                raise InvalidConfigError(f"{key}={value!r}: must be one line of printable characters")
         contents = Properties(values, set_in=dict.fromkeys(values, f"profile {name}"))
         profile = Profile(name=name, path=path, values=contents)
+        for key, value in values.items():
+            if not value.isprintable():
+                shown = "[hidden]" if profile.is_secret(key) else repr(value)
+                raise InvalidConfigError(f"{key}={shown}: must be one line of printable characters")
         profile.check()
         escaped = {key: value.replace("\\", "\\\\") for key, value in values.items()}
         self._replace(path, format_properties(escaped, comment=f"a profile of the command line: --profile {name}"))
@@ -141,15 +150,7 @@ class ProfileFiles:
 
     def _replace(self, path: Path, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Mode 0600, because a profile may hold passwords.
-        handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, text)
 
 
 def _knows(definition: ConfigDef, key: str) -> bool:

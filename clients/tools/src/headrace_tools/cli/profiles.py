@@ -63,7 +63,7 @@ def show_keys(
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the keys of a profile.
+    """Show the keys of a profile. Passwords are hidden (null in JSON); they are in the profile's file.
 
     \b
     Examples:
@@ -127,12 +127,14 @@ def set_keys(
 
 
 def _show(profile: Profile, output: OutputFormat) -> None:
+    """Show the keys of a profile, without passwords: a terminal or a log of CI may keep what a command prints."""
+    keys = {key: None if profile.is_secret(key) else value for key, value in profile.values.items()}
     if output is OutputFormat.JSON:
-        print_json({"name": profile.name, "path": str(profile.path), "keys": dict(profile.values)})
+        print_json({"name": profile.name, "path": str(profile.path), "keys": keys})
         return
     print(f"profile {profile.name} ({profile.path})")
-    for key, value in profile.values.items():
-        print(f"  {key}={value}")
+    for key, value in keys.items():
+        print(f"  {key}={'[hidden]' if value is None else value}")
 
 
 def use(

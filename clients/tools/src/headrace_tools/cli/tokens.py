@@ -111,6 +111,8 @@ def create(
         with open(descriptor, "w") as file:
             token = created()
             file.write(f"sasl.mechanism={_MECHANISM}\nsasl.jaas.config={token.jaas_config}\n")
+            file.flush()
+            os.fsync(file.fileno())  # no other copy of the secret exists
     except BaseException:
         out.unlink(missing_ok=True)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -133,7 +134,9 @@ def _listeners(state: ClusterState, node: Node) -> dict[str, str]:
 def write_properties(directory: Path, state: ClusterState, node: Node) -> None:
     path = config_path(directory, node)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(_properties_text(directory, state, node))
+    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        os.fchmod(file.fileno(), 0o600)  # the user's keys may hold passwords; older releases wrote with another mode
+        file.write(_properties_text(directory, state, node))
 
 
 def is_current(directory: Path, state: ClusterState, node: Node) -> bool:

@@ -14,7 +14,6 @@ issued again at the start of their node.
 
 from __future__ import annotations
 
-import os
 import secrets
 import ssl
 from collections.abc import Collection
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..certs.authority import USER, Authority, Subject, read_file
+from ..durable import replace_file
 from .state import ClusterState, Node
 
 ADMIN = "admin"  #: The user whom client.properties names.
@@ -60,9 +60,9 @@ def prepare(directory: Path, nodes: Collection[Node]) -> None:
             authority.issue(subject, force=True)
     for user in USERS:
         if not _password_path(directory, user).exists():
-            _write_secret(_password_path(directory, user), f"password={secrets.token_urlsafe(24)}\n")
+            replace_file(_password_path(directory, user), f"password={secrets.token_urlsafe(24)}\n")
     if not _token_secret_path(directory).exists():
-        _write_secret(_token_secret_path(directory), f"{secrets.token_urlsafe(32)}\n")
+        replace_file(_token_secret_path(directory), f"{secrets.token_urlsafe(32)}\n")
     _write_client_properties(directory)
     _write_console_properties(directory)
 
@@ -132,7 +132,7 @@ def _write_client_properties(directory: Path) -> None:
     ]
     text = "\n".join(lines) + "\n"
     if not path.exists() or path.read_text() != text:
-        _write_secret(path, text)
+        replace_file(path, text)
 
 
 def _console_properties_path(directory: Path) -> Path:
@@ -143,15 +143,7 @@ def _write_console_properties(directory: Path) -> None:
     keys = {key: value for key, value in client_keys(directory).items() if key != "sasl.jaas.config"}
     path, text = _console_properties_path(directory), "".join(f"{key}={value}\n" for key, value in keys.items())
     if not path.exists() or path.read_text() != text:
-        _write_secret(path, text)
-
-
-def _write_secret(path: Path, text: str) -> None:
-    """Replace a file; only its owner may read the new file."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    os.replace(scratch, path)
+        replace_file(path, text)
 
 
 def client_keys(directory: Path) -> dict[str, str]:

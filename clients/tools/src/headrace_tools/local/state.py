@@ -20,6 +20,7 @@ from typing import Any, Protocol, TextIO
 
 from headrace_core.errors import ClusterStartError, InvalidArgumentError
 
+from ..durable import replace_file
 from .processes import ProcessId
 
 _VERSION = 1
@@ -245,10 +246,8 @@ class StateFile:
         return _from_json(document, self.path)
 
     def write(self, state: ClusterState) -> None:
-        """Replace the file atomically; the caller must hold the lock."""
-        scratch = self.path.with_name(f".cluster.json.{os.getpid()}")
-        scratch.write_text(json.dumps(_to_json(state), indent=2) + "\n")
-        os.replace(scratch, self.path)
+        """Replace the file durably; the caller must hold the lock."""
+        replace_file(self.path, json.dumps(_to_json(state), indent=2) + "\n")
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float = 60.0) -> Iterator[None]:
