@@ -8,7 +8,15 @@ import pytest
 
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.records import Record
-from headrace_tools.cli.kcat import compile_format, default_format, document, envelope, json_line, unescape
+from headrace_tools.cli.kcat import (
+    Decoded,
+    compile_format,
+    default_format,
+    document,
+    envelope,
+    json_line,
+    unescape,
+)
 
 
 def _record(**changes: object) -> Record:
@@ -98,3 +106,16 @@ def test_the_document_has_the_clients_names() -> None:
     assert found["value"] == "hello"
     assert found["timestamp_ms"] == 1_356_998_400_000
     assert found["headers"] == [["a", "1"], ["b", None]]
+
+
+def test_decoded_values_that_json_cannot_express_leave_a_valid_document() -> None:
+    floats = [float("nan"), float("inf"), float("-inf"), 1.5]
+    record = _record(value=Decoded.of({"floats": floats, "text": "a\ud800b", "\udfff": None}, 7))
+    wanted = {"floats": ["NaN", "Infinity", "-Infinity", 1.5], "text": "a?b", "?": None}
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    assert json.loads(json_line(record), parse_constant=refuse)["payload"] == wanted
+    assert json.loads(compile_format("%s")(record), parse_constant=refuse) == wanted
+    assert document(record)["value"] == wanted

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -153,9 +154,24 @@ class Decoded(bytes):
 
     @classmethod
     def of(cls, document: Any, schema_id: int) -> Decoded:
-        made = cls(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
-        made.document, made.schema_id = document, schema_id
+        valid = _valid(document)
+        made = cls(json.dumps(valid, ensure_ascii=False, separators=(",", ":")).encode())
+        made.document, made.schema_id = valid, schema_id
         return made
+
+
+def _valid(document: Any) -> Any:
+    """The document with what JSON and UTF-8 cannot express replaced: NaN and infinities by the texts "NaN", "Infinity"
+    and "-Infinity", as ProtoJSON writes them, and a lone surrogate by "?"."""
+    if isinstance(document, str):
+        return document if document.isascii() else document.encode("utf-8", "replace").decode()
+    if isinstance(document, float) and not math.isfinite(document):
+        return "NaN" if math.isnan(document) else "Infinity" if document > 0 else "-Infinity"
+    if isinstance(document, dict):
+        return {_valid(key): _valid(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_valid(each) for each in document]
+    return document
 
 
 def _text(data: bytes | None) -> str | None:
