@@ -103,7 +103,8 @@ class Connect(ThreadingHTTPServer):
                 for name, config in self.configs.items()
             }
         if words == ["connectors"]:
-            return self._create(body["name"], body["config"])
+            assert body.keys() <= {"name", "config", "initial_state"}
+            return self._create(body["name"], body["config"], body.get("initial_state", "RUNNING"))
         name, *more = words[1:]
         if (method, more) == ("PUT", ["config"]):
             is_new = name not in self.configs
@@ -123,14 +124,14 @@ class Connect(ThreadingHTTPServer):
             return 404, {"error_code": 404, "message": f"Unknown task: {name}-{more[1]}"}
         return 204, None
 
-    def _create(self, name: str, config: dict[str, str]) -> tuple[int, Any]:
+    def _create(self, name: str, config: dict[str, str], state: str) -> tuple[int, Any]:
         if name in self.configs:
             return 409, {"error_code": 409, "message": f"Connector {name} already exists"}
         if config["connector.class"] == "Nope":
             return 400, {"error_code": 400, "message": NO_CLASS}
         if "topic" not in config:
             return 400, {"error_code": 400, "message": INVALID}
-        self.add(name, "RUNNING", *config.get("states", "RUNNING").split(","), config=config)
+        self.add(name, state, *config.get("states", state).split(","), config=config)
         return 201, {"name": name, "config": config, "tasks": [], "type": "source"}
 
 
@@ -203,6 +204,30 @@ def test_a_connector_is_created_listed_restarted_and_deleted(
         assert connect.asked[-1] == ("POST", f"/connectors/lines/{path}")
     assert called(capsys, "delete", "lines")[:2] == (0, "deleted lines\n")
     assert connect.configs == {}
+
+
+def test_a_file_that_wants_a_stopped_connector_gets_one(
+    connect: Connect, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "lines.json"
+    document = {"name": "lines", "config": CONFIG, "initial_state": "STOPPED"}
+    file.write_text(json.dumps(document))
+    assert called(capsys, "create", "lines", "-f", str(file))[0] == 0
+    assert connect.states["lines"][0] == "STOPPED"
+    for words, changed in (
+        (["--replace"], {}),  # Connect's PUT takes no state
+        (["--wait", "1s"], {}),
+        ([], {"initial_state": "ASLEEP"}),
+        ([], {"initial_sate": "STOPPED"}),
+    ):
+        file.write_text(json.dumps(document | changed))
+        asked = len(connect.asked)
+        code, _, err = called(capsys, "create", "lines", "-f", str(file), *words)
+        assert (code, len(connect.asked)) == (2, asked), err
+
+
+def test_a_host_that_is_no_name_is_an_address_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "CONNECT_UNAVAILABLE" in failed(capsys, "list", "--connect-url", "http://a..b:8083")
 
 
 def test_a_list_and_a_status_as_json_have_every_task_and_the_whole_trace(

@@ -196,11 +196,14 @@ class ConnectClient:
         answer = self._call("GET", f"{_path(name)}/status", f"read the status of connector {name!r}")
         return _status(answer, name, answer.document)
 
-    def create(self, name: str, config: Mapping[str, str]) -> None:
-        """Create a connector; its tasks start later. Raises ConnectorAlreadyExistsError and
-        InvalidConnectorConfigError."""
+    def create(self, name: str, config: Mapping[str, str], *, initial_state: str | None = None) -> None:
+        """Create a connector; its tasks start later. ``initial_state``: RUNNING (the default), PAUSED or STOPPED, for
+        Kafka Connect 3.7 or later (KIP-980). Raises ConnectorAlreadyExistsError and InvalidConnectorConfigError."""
         _check(name)
-        self._call("POST", "/connectors", f"create connector {name!r}", {"name": name, "config": dict(config)})
+        body: dict[str, Any] = {"name": name, "config": dict(config)}
+        if initial_state is not None:
+            body["initial_state"] = initial_state
+        self._call("POST", "/connectors", f"create connector {name!r}", body)
 
     def replace(self, name: str, config: Mapping[str, str]) -> bool:
         """Create a connector, or give it another configuration. Returns whether the connector is new."""
@@ -310,7 +313,7 @@ class ConnectClient:
         connection = kind(worker.host, worker.port, timeout=min(left_s, CONNECT_S))
         try:
             connection.connect()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: the host is no name of DNS
             connection.close()
             raise _NoConnectionError(_reason(error)) from None
         connection.sock.settimeout(left_s)

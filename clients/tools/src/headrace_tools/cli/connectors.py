@@ -21,6 +21,10 @@ _FAIL_ON_EXIT_CODE = 3
 #: Maximum size in bytes of a configuration file, because Connect stores a configuration in one record.
 _FILE_BYTES_MAX = 1024 * 1024
 _TIMEOUT_S = 60.0
+#: The states in which Connect can create a connector (KIP-980).
+_INITIAL_STATES = ("RUNNING", "PAUSED", "STOPPED")
+#: The keys of Connect's requests and answers about a connector.
+_BESIDE_CONFIG = {"name", "config", "initial_state", "tasks", "type"}
 
 
 class FailOn(enum.StrEnum):
@@ -115,7 +119,7 @@ def create(
             "--file",
             metavar="FILE",
             help='A JSON file: {"KEY": "VALUE", ...}, or {"name": "NAME", "config": {...}}; - for stdin. '
-            "-c overrides keys of the file.",
+            '-c overrides keys of the file. "initial_state": "STOPPED" beside "config" starts no tasks.',
         ),
     ] = None,
     replace: Annotated[
@@ -144,15 +148,24 @@ def create(
     """
     if replace and wait is not None:
         raise typer.BadParameter("--wait waits only for a new connector; leave out --replace", param_hint="--wait")
-    wanted = ({} if file is None else _read(file, name)) | key_values(config or (), "-c")
+    kept, initial_state = ({}, None) if file is None else _read(file, name)
+    wanted = kept | key_values(config or (), "-c")
     if not wanted:
         raise typer.BadParameter("pass the configuration: -c KEY=VALUE, or -f FILE", param_hint="-c")
+    if replace and initial_state is not None:
+        raise typer.BadParameter(
+            f"{file}: --replace keeps the state of a connector; remove initial_state from the file", param_hint="-f"
+        )
+    if wait is not None and initial_state not in (None, "RUNNING"):
+        raise typer.BadParameter(
+            f"{file}: --wait waits for running tasks, but initial_state is {initial_state}", param_hint="--wait"
+        )
     client = _client(url, timeout)
     is_new = True
     if replace:
         is_new = client.replace(name, wanted)
     else:
-        client.create(name, wanted)
+        client.create(name, wanted, initial_state=initial_state)
     if wait is not None:
         note(f"created {name}; waiting until its tasks run")
         client.wait_until_running(name, wait)
@@ -283,9 +296,9 @@ def _judge(fail_on: FailOn | None, statuses: list[ConnectorStatus]) -> None:
     raise typer.Exit(_FAIL_ON_EXIT_CODE)
 
 
-def _read(file: str, name: str) -> dict[str, str]:
-    """Read a connector's configuration from a JSON file, which has the body of Connect's POST /connectors or of PUT
-    /connectors/NAME/config."""
+def _read(file: str, name: str) -> tuple[dict[str, str], str | None]:
+    """Read a connector's configuration and its initial state (None: not given) from a JSON file, which has the body of
+    Connect's POST /connectors or of PUT /connectors/NAME/config."""
     if file == "-":
         raw = sys.stdin.buffer.read(_FILE_BYTES_MAX + 1)
     else:
@@ -302,12 +315,20 @@ def _read(file: str, name: str) -> dict[str, str]:
     config = document.get("config", document) if isinstance(document, dict) else None
     if not isinstance(config, dict):
         raise typer.BadParameter(f"{file}: must be a JSON object of keys and values", param_hint="-f")
+    unknown = sorted(document.keys() - _BESIDE_CONFIG) if config is not document else []
+    if unknown:
+        raise typer.BadParameter(f'{file}: has the unknown key {unknown[0]!r} beside "config"', param_hint="-f")
+    initial_state = document.get("initial_state") if config is not document else None
+    if initial_state is not None and initial_state not in _INITIAL_STATES:
+        raise typer.BadParameter(
+            f"{file}: initial_state {initial_state!r}: must be one of {', '.join(_INITIAL_STATES)}", param_hint="-f"
+        )
     for named in (document.get("name", name), config.get("name", name)):
         if named != name:
             raise typer.BadParameter(
                 f"{file}: has the name {named!r}, not {name!r}; use the same name as the command line", param_hint="-f"
             )
-    return {key: _value(file, key, value) for key, value in config.items()}
+    return {key: _value(file, key, value) for key, value in config.items()}, initial_state
 
 
 def _value(file: str, key: str, value: Any) -> str:
