@@ -208,6 +208,10 @@ def test_offsets_are_taken_back_from_a_file(cli: Cli, consumers: list[Consumer],
     when = ["--to-datetime", "2000-01-01T00:00:00.000", "-o", "json", "--execute"]
     early = cli("groups", "reset-offsets", "restored", "-t", TOPIC, *when).json()
     assert {row["new_offset"] for row in early["partitions"]} == {0}
+    for wrong in (f"{TOPIC},²,0\n".encode(), b"\xff\xfe", f"{TOPIC},0,{'9' * 5_000}".encode(), b"a" * 200_000):
+        file.write_bytes(wrong)
+        refused = cli("groups", "reset-offsets", "restored", "--from-file", file, "--execute", code=1)
+        assert "[INVALID_ARGUMENT]" in refused.err
     done = cli("groups", "delete", "never-was", "restored", "-o", "json", code=1)
     (failed,) = done.json()["failed"]
     assert (done.json()["deleted"], failed["group"]) == (["restored"], "never-was")

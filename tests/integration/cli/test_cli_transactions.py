@@ -117,6 +117,8 @@ def test_hanging_transaction_is_found_and_ended(bare_cli: Any, tmp_path: Path) -
         )
         assert cli("transactions", "find-hanging", "-t", "ended").lines[1:] == []
         assert cli("transactions", "find-hanging", "--broker-id", "77", "-o", "json").json() == []
+        absent = cli("transactions", "find-hanging", "-t", "ended", "-p", "9", code=1)
+        assert "has no partition 9" in absent.err, "an empty list would mean that nothing hangs there"
         findings = cli("doctor", "-o", "json", code=1).json()["findings"]
         (finding,) = [each for each in findings if each["rule"] == "transaction-hanging"]
         assert finding["where"] == "hangs-0"

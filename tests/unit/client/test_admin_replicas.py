@@ -271,6 +271,15 @@ def test_a_wrong_command_line_moves_nothing(node: Node, wrong: list[str]) -> Non
     assert not node.asked
 
 
+def test_a_plan_that_is_no_json_moves_nothing(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    for wrong in (b"\xff\xfe", b"[" * 100_000, b'{"partitions": [{"topic": "a", "partition": 0, "replicas": "12"}]}'):
+        plan.write_bytes(wrong)
+        assert run(["partitions", "reassign", "--file", str(plan), "-b", node.address]) == 1
+        assert "INVALID_ARGUMENT" in capsys.readouterr().err
+    assert not node.asked
+
+
 def test_more_replicas_go_to_other_racks_and_to_those_that_have_least() -> None:
     racks = {1: "x", 2: "x", 3: "y", 4: ""}
     load = {1: 9, 2: 0, 3: 5, 4: 6}

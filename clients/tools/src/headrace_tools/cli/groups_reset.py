@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,8 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", a
 
 # -- new offsets: pure
 
+#: A partition or an offset in a file.
+_NUMBER = re.compile(r"[0-9]{1,19}")
 #: Maps a topic to its wanted partitions; None means all partitions of the topic.
 Scope = dict[str, set[int] | None]
 
@@ -64,15 +67,17 @@ def parse_file(text: str, group: str, name: str) -> dict[TopicPartition, int]:
     ``group,topic,partition,offset``. Lines of groups other than ``group`` are ignored. Raises InvalidArgumentError,
     which names the line."""
     found: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
+    rows = csv.reader(io.StringIO(text))
+    for row in rows:
         if not row:
             continue
+        number = rows.line_num
         fields = [field.strip() for field in row]
         if len(fields) == 4:
             if fields[0] != group:
                 continue
             del fields[0]
-        if len(fields) != 3 or not fields[0] or not fields[1].isdigit() or not fields[2].isdigit():
+        if len(fields) != 3 or not fields[0] or not all(_NUMBER.fullmatch(field) for field in fields[1:]):
             raise InvalidArgumentError(
                 f"{name}, line {number}: {','.join(row)!r}: must be topic,partition,offset or "
                 "group,topic,partition,offset"
@@ -264,7 +269,7 @@ def reset_offsets(
         to_offset=to_offset,
         shift_by=shift_by,
         time_ms=_time(to_datetime, by_duration),
-        file=None if from_file is None else parse_file(from_file.read_text(), group, str(from_file)),
+        file=None if from_file is None else _offsets_in(from_file, group),
     )
     with admin(bootstrap) as client:
         timeout = coordinator_timeout_s(client, timeout)
@@ -281,6 +286,14 @@ def reset_offsets(
         note(f"group {group!r} has {counted(count, 'member')}: stop its consumers before --execute")
     if not execute:
         note("nothing was changed (add --execute)")
+
+
+def _offsets_in(path: Path, group: str) -> dict[TopicPartition, int]:
+    """The offsets in the file of --from-file. Raises InvalidArgumentError."""
+    try:
+        return parse_file(path.read_text(encoding="utf-8"), group, str(path))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidArgumentError(f"{path}: is not a CSV file ({error})") from None
 
 
 def scope_of(given: Iterable[str]) -> Scope:

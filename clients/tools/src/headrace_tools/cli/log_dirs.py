@@ -141,7 +141,7 @@ def move(
     from headrace import TopicPartitionReplica
 
     topic, _, number = replica.rpartition("-")
-    if not topic or not number.isdigit():
+    if not topic or not number.isdecimal():
         raise typer.BadParameter(f"{replica!r}: must be TOPIC-PARTITION, such as orders-0")
     wanted = TopicPartitionReplica(topic, int(number), broker)
     with admin(bootstrap) as client:

@@ -215,14 +215,16 @@ def _plan(file: Path) -> list[tuple[TopicPartition, list[int]]]:
     InvalidArgumentError."""
     from headrace import TopicPartition
 
-    text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
     try:
+        text = typer.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes()
         items = json.loads(text)["partitions"]
         found = [
             (TopicPartition(str(item["topic"]), int(item["partition"])), [int(each) for each in item["replicas"]])
             for item in items
         ]
-    except (ValueError, KeyError, TypeError) as error:
+        if any(not isinstance(item["replicas"], list) for item in items):
+            raise TypeError("replicas must be a list")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidArgumentError(
             f'{file}: must be {{"version": 1, "partitions": [{{"topic", "partition", "replicas"}}]}} ({error!r})'
         ) from None

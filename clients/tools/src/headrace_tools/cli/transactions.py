@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_core.errors import InvalidTxnStateError
+from headrace_core.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
+from headrace_core.plurals import counted
 from headrace_core.sinks import parse_sink_transaction
 from headrace_core.types import TopicPartition
 
@@ -347,6 +348,11 @@ def find_hanging(
     with admin(bootstrap) as client:
         timeout = coordinator_timeout_s(client, timeout)
         topics = client.describe_topics(topic, timeout=timeout)
+        if partition is not None and all(part.partition != partition for part in topics[0].partitions):
+            raise UnknownTopicOrPartitionError(
+                f"topic {topics[0].name!r} has no partition {partition}; it has "
+                f"{counted(len(topics[0].partitions), 'partition')}"
+            )
         wanted = [
             TopicPartition(each.name, part.partition)
             for each in topics

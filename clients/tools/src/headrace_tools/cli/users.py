@@ -161,6 +161,8 @@ def _password(user: str, file: Path | None, variable: str | None, from_stdin: bo
             password = file.read_text(encoding="utf-8").rstrip("\r\n")
         except OSError as error:
             raise typer.BadParameter(f"cannot read {file}: {error.strerror}", param_hint="--password-file") from None
+        except UnicodeDecodeError:  # its message would show a part of the password
+            raise typer.BadParameter(f"{file} is not UTF-8 text", param_hint="--password-file") from None
     elif variable is not None:
         password = os.environ.get(variable, "")
     elif from_stdin:
