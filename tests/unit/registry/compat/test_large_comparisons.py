@@ -104,6 +104,51 @@ def test_a_check_of_too_many_pairs_ends_with_an_error() -> None:
         check(Level.BACKWARD, json_schema({"anyOf": parts}), [json_schema({"anyOf": parts})])
 
 
+def _enums(count: int, symbols: list[str], **more: Any) -> Parsed:
+    return avro([{"type": "enum", "name": "E", "namespace": f"n{i}", "symbols": symbols, **more} for i in range(count)])
+
+
+def _records(count: int, name: str = "E", **more: Any) -> Parsed:
+    record = {"type": "record", "fields": []}
+    return avro([{**record, "name": name.format(i), "namespace": f"n{i}", **more} for i in range(count)])
+
+
+#: New and old schemas that have few pairs of types and very many names to look at.
+MANY_NAMES = {
+    "symbols": lambda: (_enums(1, [f"S{i}" for i in range(60_000)]), _enums(8000, ["S1"])),
+    "aliases of fields": lambda: (
+        _records(1, fields=[{"name": "a", "type": "int", "aliases": [f"S{i}" for i in range(60_000)]}]),
+        _records(8000),
+    ),
+    "aliases of types": lambda: (_records(1, aliases=[f"x.A{i}" for i in range(20_000)]), _records(8000, "A{}")),
+    "patterns": lambda: (
+        json_schema({"patternProperties": {f"x{i}$": {} for i in range(4000)}}),
+        json_schema({"properties": {f"p{i}": False for i in range(40_000)}}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY_NAMES)
+def test_a_check_that_looks_at_too_many_names_ends_with_an_error(name: str) -> None:
+    new, old = MANY_NAMES[name]()
+    with pytest.raises(ComparisonTooLargeError, match="takes more than 250000 steps"):
+        check(Level.BACKWARD, new, [old])
+
+
+def test_names_in_usual_numbers_are_compared() -> None:
+    symbols = [f"S{i}" for i in range(20_000)]
+    assert check(Level.FULL, _enums(3, symbols), [_enums(3, symbols)]) == []
+    patterns = json_schema({"patternProperties": {f"^p{i}": {} for i in range(100)}, "additionalProperties": False})
+    old = json_schema({"properties": {f"p{i}": {} for i in range(1000)}, "additionalProperties": False})
+    assert check(Level.BACKWARD, patterns, [old]) == []
+
+
+def test_a_message_with_many_options_is_used_by_many_fields() -> None:
+    options, uses = "option a = 1;" * 10_000, "".join(f"O f{i} = {i + 1};" for i in range(10_000))
+    text = f"message O {{ {options} }} message M {{ {uses} }}"
+    assert check(Level.BACKWARD, proto(text + "message N {}"), [proto(text)]) == []
+
+
 def test_large_unions_of_named_types_are_compared() -> None:
     branches = [{"type": "record", "name": f"R{index}", "fields": fields("int")} for index in range(5000)]
     assert check(Level.FULL, avro(branches), [avro(branches[::-1])]) == []

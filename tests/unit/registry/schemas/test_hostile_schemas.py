@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace_registry.schemas import InvalidSchemaError, Schema, SchemaType, parse
+from headrace_registry.compat import Level, check
+from headrace_registry.schemas import InvalidSchemaError, Reference, Schema, SchemaType, parse
 from headrace_registry.schemas.model import DEPTH_MAX, SCHEMA_BYTES_MAX
 
 AVRO, JSON, PROTOBUF = SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF
@@ -175,6 +176,127 @@ def test_expressions_that_hang_elsewhere_do_not_hang(pattern: str) -> None:
         parse(Schema(JSON, json.dumps(value)), {})
     except InvalidSchemaError as error:
         assert "regular expression" in error.message  # noqa: PT017 - it may also be valid
+
+
+LONG = "n" * 500_000
+LONG_NAMES = {
+    "avro": (
+        AVRO,
+        {
+            "type": "record",
+            "name": "R",
+            "namespace": LONG,
+            "fields": [
+                {"name": f"f{index}", "type": {"type": "fixed", "name": f"F{index}", "size": 1}}
+                for index in range(5000)
+            ],
+        },
+    ),
+    "avro-uses": (
+        AVRO,
+        {
+            "type": "record",
+            "name": "R",
+            "namespace": LONG,
+            "fields": [{"name": f"f{index}", "type": ["null", "R"]} for index in range(5000)],
+        },
+    ),
+    "avro-aliases": (
+        AVRO,
+        {
+            "type": "fixed",
+            "name": "F",
+            "size": 1,
+            "namespace": LONG,
+            "aliases": [f"A{index}" for index in range(20_000)],
+        },
+    ),
+    "json-ids": (JSON, {"$id": f"http://x/{LONG}/", "properties": {f"p{i}": {"$id": str(i)} for i in range(10_000)}}),
+    "json-anchors": (
+        JSON,
+        {"$id": f"http://x/{LONG}/", "properties": {f"p{i}": {"$anchor": f"a{i}"} for i in range(10_000)}},
+    ),
+    "json-references": (
+        JSON,
+        {"$id": f"http://x/{'n/' * 250_000}", "properties": {f"p{i}": {"$ref": "#"} for i in range(10_000)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG_NAMES)
+def test_a_long_namespace_that_many_names_repeat_is_refused(name: str) -> None:
+    kind, value = LONG_NAMES[name]
+    assert "the full names of the schema have more than 67108864 characters together" in refused(
+        kind, json.dumps(value, separators=(",", ":"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "body"),
+    [
+        (LONG, "".join(f"message M{index} {{}}" for index in range(20_000))),
+        (
+            ".".join("a" * 100_000),
+            'import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp at = 1; }',
+        ),
+    ],
+    ids=["long", "deep"],
+)
+def test_a_protobuf_package_that_many_names_repeat_is_refused(package: str, body: str) -> None:
+    assert "the full names of the schema have more than" in refused(
+        PROTOBUF, f'syntax = "proto3"; package {package}; {body}'
+    )
+
+
+def test_defaults_that_nest_deeper_than_the_text_are_refused() -> None:
+    records = ['{"type":"record","name":"R0","fields":[]}'] + [
+        f'{{"type":"record","name":"R{i}","fields":[{{"name":"f","type":"R{i - 1}","default":{{}}}}]}}'
+        for i in range(1, 700)
+    ]
+    assert "the defaults are nested deeper than 128 types" in refused(AVRO, f"[{','.join(records)}]")
+
+
+def test_definitions_of_a_long_chain_of_references_are_not_put_into_one_text() -> None:
+    def record(index: int) -> Schema:
+        fields = [] if index == 0 else [{"name": "f", "type": f"R{index - 1}"}]
+        text = json.dumps({"type": "record", "name": f"R{index}", "fields": fields})
+        return Schema(AVRO, text, tuple(Reference(f"R{index - 1}", "s", index) for _ in fields))
+
+    resolved = {f"R{index}": record(index) for index in range(900)}
+    parsed = parse(resolved["R899"], resolved)
+    with pytest.raises(InvalidSchemaError, match="nest deeper than 128 levels"):
+        parsed.formatted("resolved")
+    assert parse(record(100), resolved).formatted("resolved").count('"type":"record"') == 101
+
+
+def test_expressions_with_large_programs_are_not_compiled_one_after_the_other() -> None:
+    for keyword in ("patternProperties", "properties"):
+        value = {keyword: {f"a{i}\\pL{{400}}": {"pattern": f"b{i}\\pL{{400}}"} for i in range(10_000)}}
+        parsed = parse(Schema(JSON, json.dumps(value)), {})
+        assert parsed.kept_characters >= 4 << 20  # so that a cache keeps few of them
+
+
+def test_an_expression_of_usual_size_still_covers_properties() -> None:
+    old, new = (
+        parse(Schema(JSON, json.dumps(value)), {})
+        for value in (
+            {"properties": {"Straße": {}}, "additionalProperties": False},
+            {"patternProperties": {r"^[\p{L}\p{N} .,()/-]{1,100}$": {}}, "additionalProperties": False},
+        )
+    )
+    assert check(Level.BACKWARD, new, [old]) == []
+
+
+def test_public_imports_and_groups_of_a_descriptor_are_read_in_linear_time() -> None:
+    indexes = b"\x00" * 90_000
+    imports = b"\x1a\x00" * 90_000 + b"\x52\x90\xbf\x05" + indexes
+    assert "more than 250000 words" in refused(PROTOBUF, base64.b64encode(imports).decode())
+    groups = b"".join(
+        field(2, field(1, b"g%d" % i) + b"\x18\x00\x28\x0a" + field(6, b"G%d" % i)) for i in reversed(range(15_000))
+    )
+    messages = b"".join(field(3, field(1, b"G%d" % i)) for i in range(15_000))
+    file = field(4, field(1, b"M") + messages + groups)
+    assert "the number of a field is from 1" in refused(PROTOBUF, base64.b64encode(file).decode())
 
 
 def test_deeply_nested_json_with_much_text_is_read_once() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
+from headrace_registry.compat.model import LOOKS_PER_STEP, REPORTED_MAX, Difference, Steps, run
 from headrace_registry.schemas.avro import Array, AvroSchema, Enum, Fixed, Map, Named, Node, Record, Union
 from headrace_registry.schemas.json_text import pointer
 
@@ -76,6 +76,8 @@ class _Check:
 
     def _calculate(self, reader: Node, writer: Node, path: _Path) -> Steps[_Problems]:
         problems: _Problems = []
+        if isinstance(reader, Named) and isinstance(writer, Named):
+            yield len(reader.aliases) // LOOKS_PER_STEP
         match reader, writer:
             case Union(), Union():
                 for index, branch in enumerate(writer.branches):
@@ -102,6 +104,7 @@ class _Check:
                 problems.extend(_names(reader, writer, path))
                 yield self._fields(problems, reader, writer, path)
             case Enum(), Enum():
+                yield (len(reader.symbols) + len(writer.symbols)) // LOOKS_PER_STEP
                 problems.extend(_names(reader, writer, path))
                 problems.extend(_symbols(reader, writer, path))
             case Fixed(), Fixed():
@@ -127,6 +130,8 @@ class _Check:
     def _fields(self, problems: _Problems, reader: Record, writer: Record, path: _Path) -> Steps[None]:
         for index, one in enumerate(reader.fields):
             place = ((path, "fields"), index)
+            if one.aliases:
+                yield len(one.aliases) // LOOKS_PER_STEP
             written = [writer.by_name[name] for name in (one.name, *one.aliases) if name in writer.by_name]
             if len(written) > 1:
                 problems.append(Difference(AMBIGUOUS, _shown(place), one.name))

@@ -130,6 +130,8 @@ REASONS = {
 _Path: TypeAlias = "tuple[str, _Path] | None"
 #: Incompatible differences as (kind, path from the compared schema).
 _Found: TypeAlias = "list[tuple[str, _Path]]"
+#: Number of characters that RE2 searches in the time of one step.
+_NAME_PER_STEP = 1_000
 #: Largest decimal exponent with which two values of multipleOf are compared exactly.
 _EXPONENT_MAX = 400
 
@@ -263,6 +265,7 @@ class _Check:
         old = original.properties[name]
         if update.is_open:
             return
+        yield _cost_of_patterns(update, name)
         covering = update.unnamed_property(name)
         if covering is not None:
             if not (yield self._compare_at(found, place, old, covering)):
@@ -277,6 +280,7 @@ class _Check:
             if not isinstance(new, Anything):
                 found.append(_at("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", place))
             return
+        yield _cost_of_patterns(original, name)
         covering = original.unnamed_property(name)
         if covering is not None and not (yield self._compare_at(found, place, covering, new)):
             found.append(_at("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
@@ -351,6 +355,11 @@ class _Check:
                 found.append(_at("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place))
         elif original.additional is not None and not (yield self._compare_at(found, place, original.additional, new)):
             found.append(_at("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+
+
+def _cost_of_patterns(schema: Object, name: str) -> int:
+    """The number of steps that take the time of searching the name of a property for all patterns of a schema."""
+    return len(schema.patterns) * (1 + len(name) // _NAME_PER_STEP)
 
 
 def _at(kind: str, place: str) -> tuple[str, _Path]:

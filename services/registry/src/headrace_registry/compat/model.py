@@ -12,6 +12,9 @@ from headrace_core.errors import HeadraceError
 #: takes at least one step.
 STEPS_MAX = 250_000
 
+#: Number of names or values that a comparison looks at in the time of one step.
+LOOKS_PER_STEP = 16
+
 #: Maximum number of incompatibilities between two schemas that one check reports.
 REPORTED_MAX = 100
 
@@ -72,21 +75,25 @@ Steps = Generator[Any, Any, _T]
 def run(steps: Steps[_T]) -> _T:
     """Run a recursive computation without recursive Python calls, so that a chain of types may have any length.
 
-    ``steps`` is a generator: it yields generators like itself, and receives what each of them returns. Raise
-    ComparisonTooLargeError after STEPS_MAX generators.
+    ``steps`` is a generator: it yields generators like itself, and receives what each of them returns. It yields a
+    number for work that takes the time of as many steps. Raise ComparisonTooLargeError after STEPS_MAX steps.
     """
     stack: list[Steps[Any]] = [steps]
     result: Any = None
     count = 0
     while stack:
         try:
-            stack.append(stack[-1].send(result))
+            below = stack[-1].send(result)
         except StopIteration as end:
             stack.pop()
             result = end.value
         else:
             result = None
-            count += 1
+            if isinstance(below, int):
+                count += below
+            else:
+                stack.append(below)
+                count += 1
             if count > STEPS_MAX:
                 raise ComparisonTooLargeError(
                     f"the check of compatibility takes more than {STEPS_MAX} steps; split the schema, or set the "

@@ -86,8 +86,7 @@ def _meaning(types: Types, kind: str | MapType, scope: str) -> str | MapType | F
         return kind
     found = types.find(kind, scope)
     assert found is not None, "the parser checks that all types exist"
-    entry = found.element.map_entry if isinstance(found.element, Message) else None
-    return entry or found
+    return found.map_entry or found
 
 
 class _Check:

@@ -21,7 +21,9 @@ from headrace_registry.schemas import json_text
 from headrace_registry.schemas.json_text import quoted
 from headrace_registry.schemas.model import (
     DEFAULT_STEPS_MAX,
+    DEPTH_MAX,
     InvalidSchemaError,
+    Names,
     Parsed,
     Schema,
     SchemaType,
@@ -142,7 +144,8 @@ class AvroSchema(Parsed):
         return _Writer(self._known, normalize=True).text(self.root)
 
     def formatted(self, form: str) -> str:
-        """The schema in another format: ``resolved`` has the definitions of all types that the schema references."""
+        """The schema in another format: ``resolved`` has the definitions of all types that the schema references. Raise
+        InvalidSchemaError if these definitions nest too deeply."""
         if form == "resolved":
             return _Writer(frozenset(), normalize=False).text(self.root)
         return super().formatted(form)
@@ -156,22 +159,26 @@ def parse(schema: Schema, resolved: Mapping[str, Schema], *, check_defaults: boo
     """
     check_size(schema)
     names: dict[str, Named] = {}
+    counted = Names()
     for reference, dependency in in_order(schema, resolved):
         check_size(dependency)
         try:
-            _Reader(names, check_defaults=False).read(dependency.text)
+            _Reader(names, counted, check_defaults=False).read(dependency.text)
         except InvalidSchemaError as error:
             raise InvalidSchemaError(f'in the reference "{reference}": {error.message}') from None
     known = frozenset(names)
-    root = _Reader(names, check_defaults).read(schema.text)
-    return AvroSchema(schema, root, known)
+    root = _Reader(names, counted, check_defaults).read(schema.text)
+    parsed = AvroSchema(schema, root, known)
+    parsed.kept_characters = counted.kept
+    return parsed
 
 
 class _Reader:
     """Reads one text. ``names`` has the named types by full name; the reader adds the named types of the text."""
 
-    def __init__(self, names: dict[str, Named], check_defaults: bool) -> None:
+    def __init__(self, names: dict[str, Named], counted: Names, check_defaults: bool) -> None:
         self._names = names
+        self._counted = counted
         self._check_defaults = check_defaults
         self._path: list[str | int] = []
         self._default_steps = 0
@@ -202,6 +209,7 @@ class _Reader:
         """The type of a name: a new node of a primitive type, a named type, or None."""
         if name in PRIMITIVES:
             return Node(name)
+        self._counted.look_up(len(space) + len(name))
         if space and "." not in name and (found := self._names.get(f"{space}.{name}")):
             return found
         return self._names.get(name.removeprefix(".") if name.count(".") == 1 else name)
@@ -263,10 +271,12 @@ class _Reader:
         node.aliases = [
             self._name(alias, name.space, "aliases", index) for index, alias in enumerate(self._aliases(value))
         ]
+        self._counted.look_up(sum(len(alias.space) + len(alias.simple) for alias in node.aliases))
         return node
 
     def _define(self, node: Named) -> None:
         full = node.name.full
+        self._counted.define(len(full))
         if full in PRIMITIVES:
             self._refuse(f'"{full}" is the name of a primitive type; give the {node.kind} another name', "name")
         if full in self._names:
@@ -372,27 +382,31 @@ class _Reader:
                     f'the name "{name}" has the character "{character}"; letters, digits and "_" are allowed', *below
                 )
 
-    def _is_valid_default(self, node: Node, value: Any) -> bool:
+    def _is_valid_default(self, node: Node, value: Any, depth: int = 0) -> bool:
         """Whether the JSON value is a valid default of the type ``node``. The default of a union may be a value of any
-        branch."""
+        branch. ``depth``: number of types around ``node``; the defaults of records can nest deeper than the text."""
         self._default_steps += 1
+        if depth > DEPTH_MAX:
+            self._refuse(f"the defaults are nested deeper than {DEPTH_MAX} types; simplify them", "default")
         if self._default_steps > DEFAULT_STEPS_MAX:
             self._refuse(f"the check of the defaults takes more than {DEFAULT_STEPS_MAX} steps; simplify them")
         match node:
             case Record():
                 return isinstance(value, dict) and all(
                     (one.has_default or one.name in value)
-                    and self._is_valid_default(one.type, value.get(one.name, one.default))
+                    and self._is_valid_default(one.type, value.get(one.name, one.default), depth + 1)
                     for one in node.fields
                 )
             case Array():
-                return isinstance(value, list) and all(self._is_valid_default(node.items, item) for item in value)
+                return isinstance(value, list) and all(
+                    self._is_valid_default(node.items, item, depth + 1) for item in value
+                )
             case Map():
                 return isinstance(value, dict) and all(
-                    self._is_valid_default(node.values, item) for item in value.values()
+                    self._is_valid_default(node.values, item, depth + 1) for item in value.values()
                 )
             case Union():
-                return any(self._is_valid_default(branch, value) for branch in node.branches)
+                return any(self._is_valid_default(branch, value, depth + 1) for branch in node.branches)
             case Enum() | Fixed():
                 return isinstance(value, str)
         match node.kind:
@@ -425,6 +439,7 @@ class _Writer:
         self._written = set(known)
         self._normalize = normalize
         self._parts: list[str] = []
+        self._depth = 0
 
     def text(self, root: Node) -> str:
         self._type(root, "")
@@ -462,6 +477,12 @@ class _Writer:
                 self._parts.append(f'"{node.kind}"')
 
     def _definition(self, node: Named, space: str) -> None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise InvalidSchemaError(
+                f"the definitions of the schema and of its references nest deeper than {DEPTH_MAX} levels; ask for the "
+                "schema without its references"
+            )
         is_error = isinstance(node, Record) and node.is_error and not self._normalize
         self._parts.append(f'{{"type":"{"error" if is_error else node.kind}","name":{quoted(node.name.simple)}')
         if node.name.space != space:
@@ -488,6 +509,7 @@ class _Writer:
             ordered = sorted(aliases, key=lambda alias: alias.full) if self._normalize else aliases
             self._parts.append(f',"aliases":{json_text.write([alias.seen_from(node.name.space) for alias in ordered])}')
         self._parts.append("}")
+        self._depth -= 1
 
     def _field(self, one: Field, space: str) -> None:
         self._parts.append(f'{{"name":{quoted(one.name)},"type":')

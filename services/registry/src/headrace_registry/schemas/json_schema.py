@@ -27,6 +27,7 @@ import re2
 from headrace_registry.schemas import json_text
 from headrace_registry.schemas.model import (
     InvalidSchemaError,
+    Names,
     Parsed,
     Schema,
     SchemaType,
@@ -63,11 +64,21 @@ _OBJECT_KEYS: Final = (
 _ARRAY_KEYS: Final = ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "contains")
 _CONDITION_KEYS: Final = ("if", "then", "else")
 
+#: Beginning of RE2's error message for an expression whose program has more than _PROGRAM_BYTES_MAX.
+_TOO_LARGE: Final = "pattern too large"
 #: Beginnings of RE2's error messages for expressions that are wrong in every dialect. RE2's other errors name features
 #: that only RE2 lacks.
 _WRONG_EXPRESSIONS: Final = ("missing ", "unexpected )", "no argument for repetition", "trailing \\", "invalid UTF-8")
+#: Maximum number of instructions of RE2's programs for the expressions of one schema. Compiling as many takes half a
+#: second. A repetition of a large class such as ``\pL{400}`` has 478,000.
+_INSTRUCTIONS_MAX: Final = 500_000
+#: Bytes of an instruction in memory, and RE2's limit of memory for one program.
+_INSTRUCTION_BYTES, _PROGRAM_BYTES_MAX = 16, 4 << 20
+#: Number of instructions at which a compiled expression is removed from RE2's own cache of 128 expressions.
+_LARGE_PROGRAM: Final = 10_000
 _RE2_OPTIONS = re2.Options()
 _RE2_OPTIONS.log_errors = False
+_RE2_OPTIONS.max_mem = _PROGRAM_BYTES_MAX
 
 
 class Criterion(StrEnum):
@@ -167,7 +178,7 @@ class Object(Node):
     required: frozenset[str]
     property_dependencies: dict[str, frozenset[str]]
     schema_dependencies: dict[str, Node]
-    patterns: list[tuple[Any, Node]]  # a compiled expression of RE2, or None when RE2 cannot run it
+    patterns: list[tuple[Any, Node]]  # a compiled expression of RE2, or None if it is not run
     permits_additional: bool
     additional: Node | None
     max_properties: Number | None
@@ -233,7 +244,45 @@ def parse(schema: Schema, resolved: Mapping[str, Schema]) -> JsonSchema:
             reader.add(name, json_text.read(dependency.text, exact=True))
         except InvalidSchemaError as error:
             raise InvalidSchemaError(f'in the reference "{name}": {error.message}') from None
-    return JsonSchema(schema, value, reader.read())
+    parsed = JsonSchema(schema, value, reader.read())
+    parsed.kept_characters = reader.expressions.kept_bytes
+    return parsed
+
+
+class _Expressions:
+    """The regular expressions of a schema and of its references. Once their programs have more than _INSTRUCTIONS_MAX
+    instructions together, further expressions are neither compiled nor run."""
+
+    def __init__(self) -> None:
+        self._left = _INSTRUCTIONS_MAX
+
+    @property
+    def kept_bytes(self) -> int:
+        """Approximate size of the programs."""
+        return (_INSTRUCTIONS_MAX - self._left) * _INSTRUCTION_BYTES
+
+    def compile(self, pattern: str) -> Any:
+        """The compiled expression; None if it needs a feature that RE2 lacks, such as a look-ahead, or if its program
+        is too large. Raise re2.error for an expression that is wrong in every dialect."""
+        if self._left <= 0:
+            return None
+        try:
+            found = re2.compile(pattern, _RE2_OPTIONS)
+        except re2.error as error:
+            if _problem(error).startswith(_WRONG_EXPRESSIONS):
+                raise
+            if _problem(error).startswith(_TOO_LARGE):
+                self._left -= _PROGRAM_BYTES_MAX // _INSTRUCTION_BYTES
+            return None
+        self._left -= found.programsize
+        if found.programsize >= _LARGE_PROGRAM:
+            re2.purge()
+        return found
+
+
+def _problem(error: re2.error) -> str:
+    text = error.args[0]
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +326,8 @@ class _Reader:
         self._pending: list[tuple[Pointer, _Place, str]] = []
         self._shapes: dict[Any, int] = {}
         self._shape_of: dict[int, int] = {}  # by the identity of the JSON object
+        self._names = Names()
+        self.expressions = _Expressions()
         self._root = self._document("", value)
 
     def _document(self, name: str, value: Any) -> _Resource:
@@ -287,7 +338,7 @@ class _Reader:
             draft = _DRAFTS.get(str(value.get("$schema", "")).removesuffix("#"), 7)
             own = value.get(_id_key(draft))
             if isinstance(own, str):
-                uri = _join("", own, _Place(_Resource("", value, name, value, draft), ()))
+                uri = self._join("", own, _Place(_Resource("", value, name, value, draft), ()))
         resource = _Resource(urldefrag(uri).url, value, name, value, draft)
         self._resources.setdefault(resource.uri, resource)
         self._index(value, _Place(resource, ()))
@@ -296,7 +347,7 @@ class _Reader:
     def add(self, name: str, value: Any) -> None:
         """Add the document of a reference, under the name by which the schemas refer to it."""
         resource = self._document(name, value)
-        for uri in (name, f"./{name}", _join(self._root.uri, name, _Place(resource, ()))):
+        for uri in (name, f"./{name}", self._join(self._root.uri, name, _Place(resource, ()))):
             self._resources.setdefault(urldefrag(uri).url, resource)
 
     def _index(self, value: Any, place: _Place) -> None:
@@ -308,7 +359,7 @@ class _Reader:
             resource = place.resource
             own = value.get(_id_key(resource.draft))
             if isinstance(own, str) and place.path:
-                uri, fragment = urldefrag(_join(resource.uri, own, place))
+                uri, fragment = urldefrag(self._join(resource.uri, own, place))
                 if own.startswith("#"):
                     self._anchors.setdefault(f"{resource.uri}#{fragment}", (resource, value))
                 else:
@@ -316,6 +367,7 @@ class _Reader:
                     self._resources.setdefault(uri, resource)
             for key in ("$anchor", "$dynamicAnchor"):
                 if isinstance(value.get(key), str):
+                    self._names.define(len(resource.uri) + len(value[key]))
                     self._anchors.setdefault(f"{resource.uri}#{value[key]}", (resource, value))
             for key, item in value.items():
                 if key not in ("enum", "const", "default", "examples"):
@@ -342,7 +394,7 @@ class _Reader:
 
     def _target(self, reference: str, place: _Place) -> Node:
         """The node to which a ``$ref`` points."""
-        uri, fragment = urldefrag(_join(place.resource.uri, reference, place))
+        uri, fragment = urldefrag(self._join(place.resource.uri, reference, place))
         resource = place.resource if uri == place.resource.uri else self._resources.get(uri)
         if resource is None and uri.startswith(_META_SCHEMAS):
             return Anything(key="true")
@@ -374,7 +426,7 @@ class _Reader:
         if known is None:
             own = value.get(_id_key(place.resource.draft))
             if isinstance(own, str) and place.path and not own.startswith("#"):
-                uri = urldefrag(_join(place.resource.uri, own, place)).url
+                uri = urldefrag(self._join(place.resource.uri, own, place)).url
                 place = _Place(self._resources.get(uri, place.resource), place.path)
             known = self._nodes[id(value)] = _Parts(self, value, place).node()
             known.has_default = "default" in value
@@ -399,12 +451,12 @@ class _Reader:
         self._pending.append((pointer, place, reference))
         return pointer
 
-
-def _join(base: str, uri: str, place: _Place) -> str:
-    try:
-        return urljoin(base, uri)
-    except ValueError as error:
-        place.refuse(f'"{uri[:200]}" is not a URI: {error}')
+    def _join(self, base: str, uri: str, place: _Place) -> str:
+        self._names.define(len(base) + len(uri))
+        try:
+            return urljoin(base, uri)
+        except ValueError as error:
+            place.refuse(f'"{uri[:200]}" is not a URI: {error}')
 
 
 def _walk(value: Any, parts: Iterable[str]) -> Any:
@@ -586,17 +638,13 @@ class _Parts:
         )
 
     def _expression(self, pattern: str, *below: str) -> Any:
-        """The compiled regular expression; None if the expression needs a feature that RE2 lacks, such as a
-        look-ahead."""
+        """The compiled regular expression; None if it is not run (_Expressions)."""
         try:
-            return re2.compile(pattern, _RE2_OPTIONS)
+            return self._reader.expressions.compile(pattern)
         except re2.error as error:
-            problem = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-            if problem.startswith(_WRONG_EXPRESSIONS):
-                self._place.refuse(
-                    f"the regular expression {json_text.quoted(pattern[:200])} is wrong: {problem}", *below
-                )
-            return None
+            self._place.refuse(
+                f"the regular expression {json_text.quoted(pattern[:200])} is wrong: {_problem(error)}", *below
+            )
 
     def _child(self, keyword: str) -> Node:
         return self._reader.node(self._value[keyword], self._place.below(keyword))

@@ -23,6 +23,9 @@ DEPTH_MAX = 128
 REFERENCES_MAX = 1000
 #: Maximum size of a schema together with all schemas that it references, in characters.
 RESOLVED_CHARACTERS_MAX = 8 << 20
+#: Maximum number of characters of all full names (in JSON Schema: of all URIs) that a parser makes for one schema. A
+#: full name repeats its namespace, so one long namespace can make gigabytes of names from a megabyte of text.
+NAMES_CHARACTERS_MAX = 64 << 20
 #: Maximum number of steps of the check of a schema's defaults. Nested defaults of records can double the steps with
 #: each level.
 DEFAULT_STEPS_MAX = 200_000
@@ -72,10 +75,35 @@ class Schema:
     references: tuple[Reference, ...] = ()
 
 
+class Names:
+    """Counts the characters of the full names that a parser makes for one schema, and for the schemas that it
+    references."""
+
+    def __init__(self) -> None:
+        self.kept = 0  #: Number of characters of the names of definitions, which the parsed schema keeps.
+        self._left = NAMES_CHARACTERS_MAX
+
+    def define(self, characters: int) -> None:
+        """Count the full name of a definition. Raise InvalidSchemaError."""
+        self.kept += characters
+        self.look_up(characters)
+
+    def look_up(self, characters: int) -> None:
+        """Count the names that the search for a definition compares. Raise InvalidSchemaError."""
+        self._left -= characters
+        if self._left < 0:
+            raise InvalidSchemaError(
+                f"the full names of the schema have more than {NAMES_CHARACTERS_MAX} characters together; use a "
+                "shorter namespace, package or $id"
+            )
+
+
 class Parsed:
-    """A parsed schema. The subclasses add what the checks of compatibility need."""
+    """A parsed schema. The subclasses add what the checks of compatibility need. ``kept_characters``: approximate size
+    of what the parsed schema keeps in addition to the texts."""
 
     type: ClassVar[SchemaType]
+    kept_characters = 0
 
     def __init__(self, schema: Schema, canonical: str) -> None:
         """``canonical`` is Confluent's ``canonicalString()`` of the schema."""

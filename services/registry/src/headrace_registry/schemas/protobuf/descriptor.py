@@ -237,6 +237,7 @@ def _options(values: dict[str, Any], message: str) -> list[Option]:
 def _file(values: dict[str, Any]) -> File:
     dependencies = values.get("dependency", [])
     public = values.get("public_dependency", [])
+    is_public = set(public)
     if any(not 0 <= index < len(dependencies) for index in public):
         raise _refuse("a public import has no path")
     syntax = values.get("syntax") or None
@@ -246,7 +247,7 @@ def _file(values: dict[str, Any]) -> File:
     return File(
         syntax=syntax,
         package=values.get("package", ""),
-        imports=[path for index, path in enumerate(dependencies) if index not in public],
+        imports=[path for index, path in enumerate(dependencies) if index not in is_public],
         public_imports=[dependencies[index] for index in public],
         options=_options(values, "FileOptions"),
         types=_types(values, "message_type", is_proto3),
@@ -282,6 +283,11 @@ def _message(values: dict[str, Any], is_proto3: bool) -> Message:
         reserved=[[value] for value in reserved],
     )
     oneofs = [OneOf(_need(one, "name", "a oneof")) for one in values.get("oneof_decl", [])]
+    groups_by_name: dict[str, list[Message]] = {}  # the nested messages that may be groups, the first one last
+    for nested in reversed(message.types):
+        if isinstance(nested, Message):
+            groups_by_name.setdefault(nested.name, []).append(nested)
+    taken: set[int] = set()
     for one in values.get("field", []):
         fields, groups = message.fields, message.groups
         index = one.get("oneof_index")
@@ -292,21 +298,22 @@ def _message(values: dict[str, Any], is_proto3: bool) -> Message:
             fields, groups = oneofs[index].fields, oneofs[index].groups
         parsed = _field(one, is_proto3, is_in_oneof)
         if one.get("type") == _GROUP:
-            groups.append(Group(parsed, _take_group(message, str(parsed.type))))
+            group = _take_group(groups_by_name, message.name, str(parsed.type))
+            taken.add(id(group))
+            groups.append(Group(parsed, group))
         else:
             fields.append(parsed)
+    message.types = [each for each in message.types if id(each) not in taken]
     message.oneofs = [oneof for oneof in oneofs if oneof.fields or oneof.groups]  # except the oneofs of optional fields
     return message
 
 
-def _take_group(message: Message, type_name: str) -> Message:
-    """Take the message of a group out of the nested types."""
+def _take_group(messages: dict[str, list[Message]], outer: str, type_name: str) -> Message:
+    """Take the message of a group of the message ``outer`` out of its nested messages."""
     name = type_name.rpartition(".")[2]
-    for one in message.types:
-        if isinstance(one, Message) and one.name == name:
-            message.types.remove(one)
-            return one
-    raise _refuse(f'the group "{name[:80]}" of the message "{message.name[:80]}" has no message')
+    if not messages.get(name):
+        raise _refuse(f'the group "{name[:80]}" of the message "{outer[:80]}" has no message')
+    return messages[name].pop()
 
 
 def _ranges(values: dict[str, Any], name: str) -> Iterator[tuple[int, int]]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace_registry.schemas.model import Reference
-from headrace_registry.schemas.protobuf.elements import Enum, File, Message
+from headrace_registry.schemas.model import Names, Reference
+from headrace_registry.schemas.protobuf.elements import Enum, File, MapType, Message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,6 +19,7 @@ class FoundType:
     """A type by its full name, without a leading dot.
 
     ``reference`` is the reference whose file defines the type; None if the schema does not itself list this reference.
+    ``map_entry`` is the type of the map whose entry the message is; None for other types.
     """
 
     name: str
@@ -26,6 +27,7 @@ class FoundType:
     element: Message | Enum
     reference: Reference | None
     is_local: bool
+    map_entry: MapType | None
 
     @property
     def local_name(self) -> str:
@@ -38,17 +40,22 @@ class Types:
 
     def __init__(self) -> None:
         self._found: dict[str, FoundType] = {}
+        self.names = Names()
 
     def add(self, file: File, reference: Reference | None, *, is_local: bool) -> None:
-        """Add the types of a file; a type replaces an earlier type with the same name."""
-        open_types = [(f"{file.package}." if file.package else "", one) for one in file.types]
+        """Add the types of a file; a type replaces an earlier type with the same name. Raise InvalidSchemaError."""
+        prefix = f"{file.package}." if file.package else ""
+        open_types = [(prefix, one) for one in file.types]
         while open_types:
             prefix, element = open_types.pop()
             name = prefix + element.name
-            self._found[name] = FoundType(name, file.package, element, reference, is_local)
+            self.names.define(len(name))
+            map_entry = element.map_entry if isinstance(element, Message) else None
+            self._found[name] = FoundType(name, file.package, element, reference, is_local, map_entry)
             if isinstance(element, Message):
                 groups = [*element.groups, *(group for oneof in element.oneofs for group in oneof.groups)]
-                open_types += [(f"{name}.", one) for one in (*element.types, *(group.message for group in groups))]
+                prefix = f"{name}."
+                open_types += [(prefix, one) for one in (*element.types, *(group.message for group in groups))]
 
     def find(self, name: str, scope: str) -> FoundType | None:
         """The type that a name means in a scope, the full name of a message or package."""

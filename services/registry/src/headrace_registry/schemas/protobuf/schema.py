@@ -75,7 +75,9 @@ def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
     _add_imports(file, "", files, types)
     types.add(file, None, is_local=True)
     _Checker(file, types).check()
-    return ProtobufSchema(schema, file, types)
+    parsed = ProtobufSchema(schema, file, types)
+    parsed.kept_characters = types.names.kept
+    return parsed
 
 
 def _read(content: str) -> File:
@@ -204,6 +206,8 @@ class _Checker:
                 self._exists(kind, scope, f'the field "{one.name}" of {where}')
 
     def _exists(self, name: str, scope: str, where: str) -> None:
+        if not name.startswith("."):  # the search goes through each scope
+            self._types.names.look_up((scope.count(".") + 1) * (len(scope) + len(name)))
         if self._types.find(name, scope) is None:
             raise self._refuse(f'the type "{name}" of {where} is unknown; import its file or correct the name')
 

@@ -167,7 +167,7 @@ class _Writer:
         if isinstance(kind, str) and kind not in SCALARS:
             found = self._types.find(kind, self._scope)
             assert found is not None, "the schema checks that all types exist"
-            entry = found.element.map_entry if isinstance(found.element, Message) else None
+            entry = found.map_entry
             if entry is None:
                 return f".{found.name}"
             return MapType(entry.key, str(self._full_type_from(entry.value, found.name)))
