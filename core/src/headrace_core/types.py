@@ -15,6 +15,8 @@ MAX_TIMESTAMP = -3
 NO_LEADER = -1
 NO_EPOCH = -1
 
+OFFSETS_TOPIC = "__consumer_offsets"  #: The internal topic whose partitions are the shards of groups.
+
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 

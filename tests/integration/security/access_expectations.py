@@ -130,6 +130,7 @@ VARIANTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         (f"CREATE CLUSTER {CLUSTER}",),
         'topics {name: "t2" replication_factor: 99} validate_only: true',
     ),
+    ("Admin/DeleteTopics", (f"DELETE CLUSTER {CLUSTER}",), 'topics: "t"'),
     (
         "Admin/AlterConfigs",
         ("ALTER_CONFIGS TOPIC t",),
@@ -147,6 +148,7 @@ VARIANTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("DESCRIBE TRANSACTIONAL_ID x",),
         'type: COORDINATOR_TYPE_TRANSACTION keys: "x"',
     ),
+    ("Offsets/OffsetForLeaderEpoch", (f"CLUSTER_ACTION CLUSTER {CLUSTER}",), 'partitions {topic: "t"}'),
     ("Produce/Produce", ("WRITE TOPIC t",), 'correlation_id: 1 partitions {topic: "t" records: "r"}'),
     (
         "Produce/ProduceMany",
@@ -156,6 +158,16 @@ VARIANTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     ("Produce/InitProducerId", (f"IDEMPOTENT_WRITE CLUSTER {CLUSTER}",), "producer_id: -7 producer_epoch: 0"),
     ("Transactions/InitProducer", ("WRITE TRANSACTIONAL_ID x",), 'transactional_id: "x" transaction_timeout_ms: 1000'),
+    (
+        "Transactions/AddTransactionPartitions",
+        ("WRITE TRANSACTIONAL_ID x", "READ GROUP g"),
+        'transactional_id: "x" partitions {topic: "__consumer_offsets"}',
+    ),
+    (
+        "Transactions/AddTransactionPartitions",
+        ("WRITE TRANSACTIONAL_ID x", "WRITE TOPIC t", "READ GROUP g"),
+        'transactional_id: "x" partitions {topic: "__consumer_offsets"} partitions {topic: "t"}',
+    ),
 )
 
 #: Calls that need no authentication.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from headrace_core.errors import GroupAuthorizationFailedError, HeadraceError, TopicAuthorizationFailedError
 from headrace_core.metadata.records import AclRecord
 from headrace_core.metadata.security import SecurityImage
 from headrace_core.security.access import Access
@@ -14,20 +18,25 @@ from headrace_core.security.caller import Caller
 from headrace_core.security.principal import Principal
 from headrace_core.security.rules import access_of
 from headrace_core.security.shapes import SHAPES
-from headrace_protos.v1 import common_pb2, groups_pb2
+from headrace_protos.v1 import common_pb2, groups_pb2, transactions_pb2
 
 KEYS = {"authorizer.class.name": "StandardAuthorizer"}
 GROUP, TOPIC, TRANSACTIONAL_ID = ResourceType.GROUP, ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
 
-def asked(method: str, request: Any, handler: Any, *describes: tuple[ResourceType, str]) -> Any:
-    """The answer to User:alice, who may DESCRIBE these resources."""
+def asked(
+    method: str,
+    request: Any,
+    handler: Any,
+    *describes: tuple[ResourceType, str],
+    rights: Sequence[tuple[Operation, ResourceType, str]] = (),
+) -> Any:
+    """The answer to User:alice, who may DESCRIBE these resources, and has these further rights."""
     acls = {}
-    for number, (kind, name) in enumerate(describes):
+    all_rights = [*((Operation.DESCRIBE, *each) for each in describes), *rights]
+    for number, (operation, kind, name) in enumerate(all_rights):
         key = number.to_bytes(16, "big")
-        acls[key] = AclRecord(
-            key, kind, name, PatternType.LITERAL, "User:alice", "*", Operation.DESCRIBE, Permission.ALLOW
-        )
+        acls[key] = AclRecord(key, kind, name, PatternType.LITERAL, "User:alice", "*", operation, Permission.ALLOW)
     image = SecurityImage(acls=acls)
     access = Access(Caller(Principal("User", "alice"), "10.0.0.1"), authorization_of(KEYS, lambda: image))
     found = access_of(f"/headrace.v1.{method}")
@@ -85,3 +94,58 @@ def test_offsets_of_refused_topics_are_never_asked_for() -> None:
         {},
     ]
     assert answer.groups[3].error.code == common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED
+
+
+def test_a_producer_adds_offsets_of_a_group_to_its_transaction_without_a_right_on_the_internal_topic() -> None:
+    """Kafka's AddOffsetsToTxn needs WRITE on the transactional id and READ on the group, and no right on a topic."""
+    write, read = (Operation.WRITE, TOPIC, "orders"), (Operation.READ, GROUP, "g")
+
+    def added(topics: Sequence[str], *rights: tuple[Operation, ResourceType, str]) -> list[Any]:
+        request = transactions_pb2.AddTransactionPartitionsRequest(
+            transactional_id="copy", partitions=[groups_pb2.PartitionName(topic=topic) for topic in topics]
+        )
+        seen: list[Any] = []
+        asked("Transactions/AddTransactionPartitions", request, seen.append, rights=rights)
+        return [each.topic for each in seen[0].partitions]
+
+    both = ["__consumer_offsets", "orders"]
+    assert added(both[:1], read) == both[:1]
+    assert added(both, read, write) == both
+    cases: list[tuple[type[HeadraceError], list[str], list[tuple[Operation, ResourceType, str]]]] = [
+        (GroupAuthorizationFailedError, both[:1], [write]),
+        (TopicAuthorizationFailedError, both, [read]),
+        (TopicAuthorizationFailedError, ["orders", "payroll"], [read, write]),
+        (TopicAuthorizationFailedError, ["__transaction_state"], [read, write]),
+    ]
+    for error, topics, rights in cases:
+        with pytest.raises(error):
+            added(topics, *rights)
+
+
+def test_pages_of_hidden_transactional_ids_are_skipped() -> None:
+    """A client asks for the next page by the last id that it has got, so a page of hidden ids would be its last."""
+    ids = ["a1", "a2", "a3", "b1", "b2", "z1", "z2"]
+
+    def handler(request: Any) -> Any:
+        found = [each for each in ids if each > request.after]
+        answer = transactions_pb2.ListTransactionsResponse(
+            has_more=len(found) > 2, loading_shards=int(not request.after)
+        )
+        for each in found[:2]:
+            answer.transactions.add(transactional_id=each)
+        return answer
+
+    def listed(*visible: str) -> list[tuple[list[str], bool]]:
+        pages: list[tuple[list[str], bool]] = []
+        request = transactions_pb2.ListTransactionsRequest()
+        while len(pages) < len(ids) and (not pages or pages[-1][1]):
+            rights = [(TRANSACTIONAL_ID, each) for each in visible]
+            answer = asked("Transactions/ListTransactions", request, handler, *rights)
+            assert answer.loading_shards == (not request.after)
+            pages.append(([each.transactional_id for each in answer.transactions], answer.has_more))
+            request.after = pages[-1][0][-1] if pages[-1][0] else ""
+        return pages
+
+    assert listed("b2") == [(["b2"], True), ([], False)]
+    assert listed("a1", "z2") == [(["a1"], True), (["z2"], False)]
+    assert listed() == [([], False)]

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from ..errors import CoordinatorNotAvailableError, UnknownTopicOrPartitionError
 from ..sinks import shard_key
+from ..types import OFFSETS_TOPIC as OFFSETS_TOPIC
 from ..types import TopicPartition, join_address
 from .image import MetadataImage
 from .ledger import CoordinatorImage
 
-OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: Topics whose partitions are shards: the first topic for groups, the second topic for transactions.
 SHARD_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)

@@ -18,6 +18,7 @@ from headrace_protos.v1 import admin_pb2, groups_pb2, metadata_pb2, offsets_pb2,
 
 from ..errors import HeadraceError, TopicAuthorizationFailedError
 from ..item_errors import error_to_proto
+from ..types import OFFSETS_TOPIC
 from .access import Access
 from .acl_types import CLUSTER_NAME, Operation, ResourceType
 from .refusals import refusal
@@ -249,13 +250,37 @@ async def _init_producer(access: Access, found: MethodAccess, request: Any, hand
     return await handler(request)
 
 
+async def _add_transaction_partitions(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
+    """Check all partitions together, because the transaction gets all of them or none. A shard of __consumer_offsets
+    joins a transaction before the offsets of a group do (Kafka's AddOffsetsToTxn). The request does not name the group,
+    so READ on any group is enough; CommitTransactionOffsets then checks the group itself."""
+    topics = dict.fromkeys(each.topic for each in request.partitions)
+    if OFFSETS_TOPIC in topics:
+        del topics[OFFSETS_TOPIC]
+        if not access.allows_any(Operation.READ, ResourceType.GROUP):
+            raise refusal(Operation.READ, ResourceType.GROUP, "*", access.caller.principal)
+    for topic in topics:
+        access.require(Operation.WRITE, ResourceType.TOPIC, topic)
+    return await handler(request)
+
+
 async def _list_transactions(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
-    answer = await handler(request)
-    _keep(
-        answer.transactions,
-        lambda each: access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id),
-    )
-    return answer
+    """List the visible transactional ids of a page. The caller asks for the next page by the last id that it sees, so a
+    page without a visible id is skipped."""
+    asked, loading = request, 0
+    while True:
+        answer = await handler(asked)
+        loading = answer.loading_shards = max(loading, answer.loading_shards)
+        last = answer.transactions[-1].transactional_id if answer.has_more else ""
+        _keep(
+            answer.transactions,
+            lambda each: access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id),
+        )
+        if answer.transactions or not answer.has_more:
+            return answer
+        asked = type(request)()
+        asked.CopyFrom(request)
+        asked.after = last
 
 
 async def _describe_transactions(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
@@ -383,6 +408,7 @@ SHAPES: dict[str, Shape] = {
     "Groups/DescribeLag": _describe_lag,
     "Groups/ExplainGroup": _explain_group,
     "Transactions/InitProducer": _init_producer,
+    "Transactions/AddTransactionPartitions": _add_transaction_partitions,
     "Transactions/CommitTransactionOffsets": Items(
         "offsets",
         "results",

@@ -125,7 +125,9 @@ class TransactionsServicer:
         """Adds partitions to the producer's transaction; the first partition opens the transaction (KIP-98). Clients of
         transaction version 1 add each partition before they send to it. Clients of version 2 do not call
         AddTransactionPartitions, because the leaders of the partitions add the partitions (KIP-890).
-        AddTransactionPartitions has the errors of EndTransaction.
+        AddTransactionPartitions has the errors of EndTransaction. If the client may not write to one of the topics, the
+        coordinator adds no partition. A partition of __consumer_offsets needs READ on any group instead of WRITE on the
+        topic (Kafka's AddOffsetsToTxn); CommitTransactionOffsets then needs READ on the group itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
