@@ -23,9 +23,10 @@ from headrace_core.metadata import (
     TopicRecord,
 )
 from headrace_core.metadata.codec import encode_decision, encode_record
-from headrace_core.metadata.records import BrokerEndpoint, ClusterRecord, RegisterBrokerRecord
+from headrace_core.metadata.records import BrokerEndpoint, ClusterRecord, RegisterBrokerRecord, ScramCredentialRecord
 from headrace_core.node.ids import id_to_text
 from headrace_core.records import encode_batch
+from headrace_core.shell.plain import plain
 from headrace_core.shell.reading import Found, read
 from headrace_core.shell.state import document, load
 from headrace_core.shell.tree import Directory, File, resolve, tree
@@ -178,6 +179,24 @@ def test_the_tree_has_kafkas_places_and_short_ones(write: Write) -> None:
     for place in ("/", "/image", "/image/topics/byId"):  # every listed entry exists
         for name in names(place):
             assert resolve(root, f"{place}/{name}") is not None
+
+
+def test_keys_of_a_users_credential_are_hidden(write: Write) -> None:
+    secrets = (b"salt" * 4, b"stored" * 8, b"server" * 8)
+    credential = ScramCredentialRecord("alice", 1, *secrets, 4096)
+    path = write({SEGMENT: _leader(0, 1) + _decision(1, *STARTED, credential)})
+    rows, _ = _rows(path)
+    assert rows[-1]["data"] == {
+        "user": "alice",
+        "mechanism": 1,
+        "salt": "[hidden]",
+        "stored_key": "[hidden]",
+        "server_key": "[hidden]",
+        "iterations": 4096,
+    }
+    shown = json.dumps(plain(load(FS, str(path)).image.security))
+    assert "alice" in shown
+    assert not [each for each in secrets if each.hex() in shown or id_to_text(each) in shown]
 
 
 def test_what_is_not_there_is_answered_with_what_is(write: Write) -> None:

@@ -9,12 +9,16 @@ from typing import Any
 
 import msgspec
 
+from ..metadata.records import ScramCredentialRecord
 from ..node.ids import ID_BYTES, id_to_text
+
+#: Fields that are never shown, as in Kafka's shell: they are enough to search for a password, or to act as the server.
+_HIDDEN: dict[type, tuple[str, ...]] = {ScramCredentialRecord: ("salt", "stored_key", "server_key")}
 
 
 def plain(value: Any) -> Any:
     """Convert ``value`` to dicts, lists, text and numbers. 16 bytes are shown as an id, any other bytes as
-    hexadecimal."""
+    hexadecimal. The keys of a user's credential are hidden."""
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if value is None or isinstance(value, bool | int | float | str):
@@ -22,7 +26,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return id_to_text(value) if len(value) == ID_BYTES else value.hex()
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        hidden = _HIDDEN.get(type(value), ())
+        return {name: "[hidden]" if name in hidden else plain(getattr(value, name)) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
