@@ -62,6 +62,19 @@ def test_renewal_keeps_names_and_lifetime_and_changes_the_key(
     assert path.read_bytes().split(b"CERTIFICATE")[0] != before.split(b"CERTIFICATE")[0]
 
 
+def test_a_file_that_cannot_be_renewed_does_not_hide_those_that_are(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--dir", str(directory)]
+    files = [shown(capsys, "issue", "broker", each, *own, "--host", "b.example")["file"] for each in ("1", "2")]
+    before = [Path(each).read_bytes() for each in files]
+    assert run(["certs", "renew", files[0], "nowhere.pem", files[1], *own]) == 1
+    printed = capsys.readouterr()
+    assert [line.split(",")[0] for line in printed.out.splitlines()] == ["renewed broker 1", "renewed broker 2"]
+    assert "cannot read nowhere.pem" in printed.err
+    assert all(Path(each).read_bytes() != former for each, former in zip(files, before, strict=True))
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -76,6 +89,7 @@ def test_renewal_keeps_names_and_lifetime_and_changes_the_key(
         (["issue", "user", "bob", "--days", "0"], 1, "must be between 1 and"),
         (["issue", "broker", "3", "--host", "ü.example"], 1, "give a host name or an IP address"),
         (["renew", "ca.pem"], 1, "is the certificate of an authority"),
+        (["renew", "broker-1.pem", "--days", "0"], 1, "must be between 1 and"),
         (["renew", "nowhere.pem"], 1, "cannot read"),
     ],
 )

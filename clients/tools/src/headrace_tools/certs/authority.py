@@ -143,7 +143,9 @@ class Authority:
             )
         subject = subject_of(present, path)
         lifetime = present.not_after - present.not_before - _BACKDATED
-        return self._sign(subject, path, days or max(round(lifetime / timedelta(days=1)), 1), force=True)
+        if days is None:
+            days = max(round(lifetime / timedelta(days=1)), 1)
+        return self._sign(subject, path, days, force=True)
 
     def _sign(self, subject: Subject, path: Path, days: int, *, force: bool) -> Issued:
         lib, _ = _cryptography()

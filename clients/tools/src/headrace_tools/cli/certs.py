@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_core.errors import HeadraceError, InvalidArgumentError
+
+from .each import end_with_failures
 from .output import Output, OutputFormat, print_json, print_table, say, show
 
 if TYPE_CHECKING:
@@ -115,7 +118,8 @@ def renew(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Replace the key and the certificate in files by new ones for the same names. Nodes and clients that use a file
-    take the new certificate within a second, without a restart.
+    take the new certificate within a second, without a restart. If some files cannot be renewed, the others are, and
+    the exit code is 1.
 
     \b
     Examples:
@@ -124,12 +128,21 @@ def renew(
     """
     from ..certs.authority import Authority
 
-    issued = [Authority(directory).renew(path, days=days) for path in files]
-    if output is OutputFormat.JSON:
+    issued: list[Issued] = []
+    failed: dict[Path, HeadraceError] = {}
+    for path in dict.fromkeys(files):
+        try:
+            issued.append(Authority(directory).renew(path, days=days))
+        except HeadraceError as error:
+            failed[path] = error
+        except OSError as error:
+            failed[path] = InvalidArgumentError(f"cannot write {path}: {error.strerror or error}")
+    if issued and output is OutputFormat.JSON:
         print_json([_row(each) for each in issued])
-        return
-    for each in issued:
-        say(f"renewed {_whom(each.certificate)}, valid until {_day(each.certificate)}: {each.path}")
+    elif issued:
+        for each in issued:
+            say(f"renewed {_whom(each.certificate)}, valid until {_day(each.certificate)}: {each.path}")
+    end_with_failures(failed)
 
 
 def show_(
