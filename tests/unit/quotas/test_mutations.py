@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from headrace_core.membership.mutation_quota import limited
+import pytest
+
+from headrace_core.errors import HeadraceError, NotControllerError, PolicyViolationError, RequestTimedOutError
+from headrace_core.membership.mutation_quota import COUNTED_MAX, limited
 from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
 from headrace_core.quotas import ClientLimits, QuotaManager
@@ -92,3 +95,48 @@ def test_without_the_quota_the_request_itself_goes_on() -> None:
     request = admin_pb2.DeleteTopicsRequest(topics=["a"])
     _, (sent,) = ask("DeleteTopics", request, ClientLimits(QuotaManager(), "alice", "app"))
     assert sent is request
+
+
+def test_refused_topics_count_nothing() -> None:
+    """A wrong number of partitions must not use up a quota, which all users of a client id may share."""
+    limits = limits_of_rate(10.0)
+
+    def create(partitions: int, error: int | HeadraceError = 0) -> list[int]:
+        async def send(rest: Any) -> Any:
+            if isinstance(error, HeadraceError):
+                raise error
+            answer = admin_pb2.CreateTopicsResponse()
+            for topic in rest.topics:
+                answer.results.add(name=topic.name).error.code = error  # type: ignore[assignment]
+            return answer
+
+        request = admin_pb2.CreateTopicsRequest()
+        for name in ("a", "b"):
+            request.topics.add(name=name, partitions=partitions)
+        answer = asyncio.run(limited("CreateTopics", request, limits, MetadataImage(), 0.0, send))
+        return [each.error.code for each in answer.results]
+
+    refused = PolicyViolationError.number
+    for _ in range(3):
+        assert create(7, refused) == [refused] * 2
+        assert create(2**31 - 1, refused) == [refused, EXCEEDED]
+        with pytest.raises(NotControllerError):
+            create(7, NotControllerError("there is no leader"))
+    assert create(6) == [0, 0]
+    assert create(1) == [EXCEEDED] * 2
+
+
+def test_a_client_that_does_not_wait_for_the_refusal_waits_no_years() -> None:
+    async def send(rest: Any) -> Any:
+        raise RequestTimedOutError("the outcome is unknown")
+
+    for method, name in (("CreateTopics", "name"), ("CreatePartitions", "topic")):
+        limits = limits_of_rate(10.0)
+        request = getattr(admin_pb2, f"{method}Request")()
+        many = "partitions" if method == "CreateTopics" else "total_count"
+        request.topics.add(**{name: "a", many: 2**31 - 1})
+        with pytest.raises(RequestTimedOutError):
+            asyncio.run(limited(method, request, limits, MetadataImage(), 0.0, send))
+        for now_s, code in ((0.0, EXCEEDED), (COUNTED_MAX / 10, 0)):  # the topic may exist, so it counts at first
+            answer, _ = ask(method, request, limits, now_s=now_s)
+            assert [each.error.code for each in answer.results] == [code]

@@ -49,6 +49,10 @@ class TokenBucket:
         self._tokens = tokens = self._refilled(now_s) - amount
         return -tokens / self.rate if tokens < 0 else 0.0
 
+    def give(self, amount: float, now_s: float) -> None:
+        """Put back ``amount`` tokens that ``spend`` has taken."""
+        self._tokens = min(self._refilled(now_s) + amount, self.burst)
+
     def wait_s(self, now_s: float) -> float:
         """Return how many seconds the client must wait now."""
         tokens = self._refilled(now_s)

@@ -190,6 +190,12 @@ class ClientLimits:
             )
         return bucket.spend(partitions, now_s)
 
+    def not_mutated(self, partitions: int, now_s: float) -> None:
+        """Give back ``partitions`` that ``mutated`` has counted, because the request was refused."""
+        bucket = self._bucket(CONTROLLER_MUTATION_RATE, now_s)
+        if bucket is not None:
+            bucket.give(partitions, now_s)
+
     def _spend(self, key: str, amount: float, now_s: float, most_s: float | None = None) -> float:
         if key not in self._manager.table.keys:  # the usual case: there are no quotas
             return 0.0
