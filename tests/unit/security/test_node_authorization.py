@@ -15,7 +15,13 @@ from headrace_core.metadata.security import SecurityBuilder, SecurityImage
 from headrace_core.metadata.sorted_map import SortedMap
 from headrace_core.security.access import Access
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
-from headrace_core.security.audit import LINES_PER_S_MAX, UNKNOWN_PER_S_MAX, AuditLog, audit_log_of
+from headrace_core.security.audit import (
+    LINES_PER_S_MAX,
+    LOGINS_PER_S_MAX,
+    UNKNOWN_PER_S_MAX,
+    AuditLog,
+    audit_log_of,
+)
 from headrace_core.security.authorization import authorization_of, parse_super_users
 from headrace_core.security.caller import Caller
 from headrace_core.security.certificates import NodeIdentity
@@ -149,6 +155,21 @@ def test_failed_handshakes_leave_lines_for_refusals() -> None:
         "resource": "t",
         "dropped": 2 * LINES_PER_S_MAX - UNKNOWN_PER_S_MAX,
     }
+
+
+def test_failed_logins_leave_lines_for_refusals() -> None:
+    """A client without a login must not push a refusal out of the log by wrong passwords, not even with handshakes."""
+    lines: list[str] = []
+    audit = AuditLog(lines.append, lambda: 100.0)
+    wrong = SaslAuthenticationFailedError("the credentials are wrong")
+    for _ in range(2 * LINES_PER_S_MAX):
+        audit.login_refused("10.0.0.7", "", "client", "SCRAM-SHA-512", wrong)
+        audit.handshake_failed("10.0.0.7", "SSL", "unknown ca")
+    assert len(lines) == LOGINS_PER_S_MAX + UNKNOWN_PER_S_MAX
+    audit(ALICE, Operation.READ, ResourceType.TOPIC, "t", False, "Fetch/Fetch")
+    found = [json.loads(line) for line in lines]
+    assert (found[-1]["principal"], found[-1]["resource"]) == ("User:alice", "t")
+    assert len(found) + sum(line.get("dropped", 0) for line in found) == 4 * LINES_PER_S_MAX + 1
 
 
 def test_a_call_of_an_unknown_caller_leaves_a_line() -> None:

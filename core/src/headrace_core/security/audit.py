@@ -25,8 +25,9 @@ such a call has the call's name and the error:
      "listener": "internal", "call": "Raft/Exchange", "error": "SASL_AUTHENTICATION_FAILED", "why": "the ..."}
 
 The file is rotated by size. Each second has a limited number of lines, so a client that is refused again and again
-cannot fill the disk. The next line in the file gives the number of missing lines (``dropped``). Handshakes and calls of
-unknown callers cost a client nothing, so they get only a tenth of the lines.
+cannot fill the disk. The next line in the file gives the number of missing lines (``dropped``). Clients without a login
+can cause lines, too: failed logins get at most half of the lines. Handshakes and calls of unknown callers cost a client
+nothing, so they get only a tenth of the lines. The other lines are left for refused accesses.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
@@ -44,8 +46,11 @@ from .acl_types import Operation, ResourceType
 from .caller import Caller
 
 LINES_PER_S_MAX = 1_000
-#: Maximum number of lines per second about clients that are not authenticated.
-UNKNOWN_PER_S_MAX = LINES_PER_S_MAX // 10
+#: Maximum number of lines per second about handshakes and calls of unknown callers, and about failed logins.
+UNKNOWN_PER_S_MAX, LOGINS_PER_S_MAX = LINES_PER_S_MAX // 10, LINES_PER_S_MAX // 2
+#: The kinds of lines: about known callers, about failed logins, about handshakes and calls of unknown callers.
+_CALLERS, _LOGINS, _UNKNOWN = "callers", "logins", "unknown"
+_PER_S_MAX = {_CALLERS: LINES_PER_S_MAX, _LOGINS: LOGINS_PER_S_MAX, _UNKNOWN: UNKNOWN_PER_S_MAX}
 LOGIN, HANDSHAKE = "Authentication/Authenticate", "TLS handshake"
 TEXT_CHARS_MAX = 512  #: Maximum length of a name; a longer name is cut, so that a line has at most a few KiB.
 
@@ -57,7 +62,8 @@ class AuditLog:
     def __init__(self, write: Callable[[str], None], now_s: Callable[[], float] = time.time) -> None:
         self._write = write
         self._now_s = now_s
-        self._second = self._lines = self._of_unknown = self._dropped = 0
+        self._second = self._dropped = 0
+        self._lines: Counter[str] = Counter()  # lines of this second, by kind
 
     def __call__(
         self,
@@ -83,6 +89,7 @@ class AuditLog:
     def login_refused(self, host: str, client_id: str, listener: str, mechanism: str, error: HeadraceError) -> None:
         """Write a line about a refused login."""
         self._add(
+            of=_LOGINS,
             decision="DENIED",
             principal=None,
             host=host,
@@ -104,7 +111,7 @@ class AuditLog:
 
     def _of_unknown_caller(self, host: str, listener: str, call: str, error: str, why: str) -> None:
         self._add(
-            is_of_unknown=True,
+            of=_UNKNOWN,
             decision="DENIED",
             principal=None,
             host=host,
@@ -115,16 +122,16 @@ class AuditLog:
             why=why[:TEXT_CHARS_MAX],
         )
 
-    def _add(self, *, is_of_unknown: bool = False, **values: str | None) -> None:
-        """Write a line, unless the limit of lines in this second is reached."""
+    def _add(self, *, of: str = _CALLERS, **values: str | None) -> None:
+        """Write a line of the kind ``of``, unless a limit of lines in this second is reached."""
         now_s = self._now_s()
         if int(now_s) != self._second:
-            self._second, self._lines, self._of_unknown = int(now_s), 0, 0
-        if self._lines >= LINES_PER_S_MAX or (is_of_unknown and self._of_unknown >= UNKNOWN_PER_S_MAX):
+            self._second = int(now_s)
+            self._lines.clear()
+        if self._lines.total() >= LINES_PER_S_MAX or self._lines[of] >= _PER_S_MAX[of]:
             self._dropped += 1
             return
-        self._lines += 1
-        self._of_unknown += is_of_unknown
+        self._lines[of] += 1
         at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"at": at, **values}
         if self._dropped:
