@@ -329,6 +329,36 @@ def test_long_versions_are_compared_in_a_thread_and_once(api: World, monkeypatch
     assert not any(threads[1:])
 
 
+def test_versions_with_long_references_are_compared_in_a_thread(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+
+    def check(level: object, new: object, earlier: object) -> list[object]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return []
+
+    monkeypatch.setattr(handlers, "LONG_COMPARISON", 10_000)
+    monkeypatch.setattr(decisions, "check", check)
+    api.register("inner", record("Inner", *((f"{number}".rjust(500, "f"), "int") for number in range(30))))
+    references = [{"name": "Inner", "subject": "inner", "version": 1}]
+    for name in "ab":
+        api.register("s", record("R", ("inner", "Inner"), (name, "int", 0)), references=references)
+    body = {"schema": json.dumps(record("R", ("c", "int")))}
+    assert api.post("/compatibility/subjects/s/versions", body).body == {"is_compatible": True}
+    assert threads == [False, False]
+
+
+def test_a_chain_of_references_that_is_too_deep_for_one_text(api: World) -> None:
+    api.register("s0", record("R0", ("f", "int")))
+    for number in range(1, 330):
+        references = [{"name": f"R{number - 1}", "subject": f"s{number - 1}", "version": 1}]
+        last = api.register(f"s{number}", record(f"R{number}", ("f", f"R{number - 1}")), references=references)
+    reply = api.get(f"/schemas/ids/{last}?format=resolved")
+    assert (reply.status, reply.body["error_code"]) == (422, 42201)
+    assert "nest deeper than 128 levels" in reply.body["message"]
+    body = {"schema": json.dumps(record("R329", ("f", "int")))}
+    assert api.post("/subjects/s329", body).error == (404, 40403, "Schema not found")
+
+
 def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
     is_free = threading.Event()
 

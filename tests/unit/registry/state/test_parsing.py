@@ -43,6 +43,40 @@ def test_the_cache_holds_a_limited_length_of_texts() -> None:
     assert len(parser) == 1
 
 
+def test_the_cache_counts_the_schemas_that_a_schema_references() -> None:
+    """A parsed schema keeps the types of its references, so a short text can take much memory."""
+    writer, parser = Writer(), Parser(characters_max=10_000)
+    writer.register("inner", avro(record("Inner", ("f" * 4_000, "int"))))
+    for number in range(20):
+        outer = Submission("s", avro(record(f"R{number}", ("f", "Inner")), ("Inner", "inner", 1)))
+        parser.parse_submitted(writer.image, outer, is_new=True)
+    assert len(parser) == 2
+
+
+def test_the_cache_counts_long_names() -> None:
+    parser, image = Parser(characters_max=100_000), Image()
+    for number in range(20):
+        fixed = [{"type": "fixed", "name": f"F{number}_{i}", "namespace": "n", "size": 1} for i in range(20)]
+        outer = {"type": "record", "name": "R", "namespace": "n" * 2_000, "fields": []}
+        outer["fields"] = [
+            {"name": f"f{i}", "type": {**each, "namespace": "n" * 2_000}} for i, each in enumerate(fixed)
+        ]
+        parser.parse_submitted(image, submitted(outer), is_new=True)
+    assert len(parser) == 1
+
+
+def test_a_schema_in_use_is_not_parsed_again() -> None:
+    """A decision in the event loop finds the schema that its request has parsed in a thread."""
+    parser, image = Parser(entries_max=1), Image()
+    first = parser.parse_submitted(image, submitted('"int"'), is_new=True)
+    parser.parse_submitted(image, submitted('"long"'), is_new=True)
+    assert parser.parse_submitted(image, submitted('"int"'), is_new=True) is first
+    job = parser.job(image, submitted('"int"'), is_new=True)
+    parser.parse_submitted(image, submitted('"long"'), is_new=True)
+    del first
+    assert parser.kept(job) is None
+
+
 def test_an_invalid_schema_is_not_cached() -> None:
     parser, image = Parser(), Image()
     for _ in range(2):
@@ -84,9 +118,9 @@ def test_references_of_references_are_resolved_and_the_first_of_a_name_counts() 
     writer.register("a", avro(record("A", ("f", "long"))))
     writer.register("b", avro(record("B", ("f", "A")), ("A", "a", 1)))
     found = resolve(writer.image, (Reference("A", "a", 2), Reference("B", "b", 1)), deleted=False)
-    assert {name: schema_id for name, (schema_id, _) in found.items()} == {"A": 2, "B": 3}
+    assert {name: stored.id for name, stored in found.items()} == {"A": 2, "B": 3}
     found = resolve(writer.image, (Reference("B", "b", 1), Reference("A", "a", 2)), deleted=False)
-    assert {name: schema_id for name, (schema_id, _) in found.items()} == {"A": 1, "B": 3}
+    assert {name: stored.id for name, stored in found.items()} == {"A": 1, "B": 3}
 
 
 def test_too_many_references_are_refused() -> None:

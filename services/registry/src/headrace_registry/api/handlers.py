@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version as version_of_package
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from aiohttp import web
 from headrace_core.metrics.calls import CallTimes
 
 from ..compat import Level
-from ..schemas import SchemaType
+from ..schemas import InvalidSchemaError, Parsed, SchemaType
 from ..schemas.model import SCHEMA_BYTES_MAX
 from ..state import (
     LATEST,
@@ -35,6 +36,7 @@ from ..state import (
     Version,
     errors,
 )
+from ..state.parsing import characters
 from . import answers, requests
 from .connections import Connections
 from .forwarding import (
@@ -63,7 +65,7 @@ PAGE_CHARACTERS_MAX = 8 << 20
 #: A schema with more characters than this number, references included, is parsed in a thread, not in the event loop.
 LONG_SCHEMA = 16 * 1024
 #: A schema is compared with earlier versions in a thread if the schema and the versions together have more characters
-#: than this number.
+#: than this number, references included.
 LONG_COMPARISON = 128 * 1024
 #: Maximum seconds that a long comparison waits for the comparisons of other requests.
 TURN_S = 10.0
@@ -201,11 +203,11 @@ class Api:
         subject = requests.subject_of(request)
         submitted = requests.submission_of(subject, requests.fields_of(await self.gate.body(request)))
         deleted = flag(request, "deleted")
-        await self._prepare(submitted, is_new=False)
         found = None
-        for normalize in (True,) if self._normalizes(request, self._image, subject) else (False, True):
-            if found is None:
-                found = await self._looked_up(submitted, normalize=normalize, deleted=deleted)
+        async with self._prepared(submitted, is_new=False, normalize=True):
+            for normalize in (True,) if self._normalizes(request, self._image, subject) else (False, True):
+                if found is None:
+                    found = await self._looked_up(submitted, normalize=normalize, deleted=deleted)
         if found is None:
             if self._image.has_subject(subject, deleted=deleted):
                 raise errors.schema_not_found()
@@ -217,28 +219,30 @@ class Api:
         submitted = requests.submission_of(requests.checked_subject(request), requests.fields_of(body))
         if len(submitted.schema.text.encode()) > SCHEMA_BYTES_MAX:
             raise errors.schema_too_large()
-        known = await self._known(request, submitted)
-        if known is not None:
-            return {"id": known.stored.id}
 
         def decide(image: Image) -> Decision[int]:
             return self._deciding.register(
                 image, submitted, normalize=self._normalizes(request, image, submitted.subject)
             )
 
-        return await self._writing.write(request, body, REGISTER, decide, lambda schema_id: {"id": schema_id})
+        async with AsyncExitStack() as prepared:
+            known = await self._known(request, submitted, prepared)
+            if known is not None:
+                return {"id": known.stored.id}
+            return await self._writing.write(request, body, REGISTER, decide, lambda schema_id: {"id": schema_id})
 
-    async def _known(self, request: web.Request, submitted: Submission) -> Version | None:
+    async def _known(self, request: web.Request, submitted: Submission, prepared: AsyncExitStack) -> Version | None:
         """The version with which the subject already has the submitted schema, so that a registration would change
-        nothing; None if there is no such version. Raises the RegistryError of an invalid schema."""
+        nothing; None if there is no such version. ``prepared`` keeps the parsed schema for the decision. Raises the
+        RegistryError of an invalid schema."""
+        normalize = self._normalizes(request, self._image, submitted.subject)
         try:
-            await self._prepare(submitted, is_new=False)
+            await prepared.enter_async_context(self._prepared(submitted, is_new=False, normalize=normalize))
             if submitted.version == 0:
-                normalize = self._normalizes(request, self._image, submitted.subject)
                 known = await self._looked_up(submitted, normalize=normalize, deleted=False)
                 if known is not None and submitted.schema_id in (-1, known.stored.id):
                     return known
-            await self._prepare(submitted, is_new=True)
+            await prepared.enter_async_context(self._prepared(submitted, is_new=True, normalize=normalize))
             if self._registry.is_writer and self._image.mode_in_scope(submitted.subject) is not Mode.IMPORT:
                 await self._prepare_comparison(submitted)
         except RegistryError:
@@ -328,8 +332,8 @@ class Api:
         try:
             sent = requests.submission_of(subject, fields)
             submitted = Submission(subject, sent.schema)
-            await self._prepare(submitted, is_new=True)
-            messages = await self._compared(submitted, earlier)
+            async with self._prepared(submitted, is_new=True):
+                messages = await self._compared(submitted, earlier)
         except RegistryError as error:
             if not verbose or error.code != 42201:
                 raise
@@ -434,17 +438,39 @@ class Api:
         if not wanted:
             return stored.schema.text
         submitted = Submission("", stored.schema, 0, stored.id)
-        await self._prepare(submitted, is_new=False)
-        return self._deciding.parser.parse_submitted(self._image, submitted, is_new=False).formatted(wanted)
+        try:
+            async with self._prepared(submitted, is_new=False) as long:
+                if long is not None:
+                    return await asyncio.get_running_loop().run_in_executor(self._thread, long.formatted, wanted)
+                return self._deciding.parser.parse_submitted(self._image, submitted, is_new=False).formatted(wanted)
+        except InvalidSchemaError as error:
+            raise errors.invalid_schema(f"Invalid schema, details: {error.message}") from None
 
-    async def _prepare(self, submitted: Submission, *, is_new: bool) -> None:
-        """Parse a long schema in a thread; the decisions then find it in the cache."""
-        if not submitted.schema.text.strip():
-            return
+    @asynccontextmanager
+    async def _prepared(
+        self, submitted: Submission, *, is_new: bool, normalize: bool = False
+    ) -> AsyncIterator[Parsed | None]:
+        """Parse a long schema in a thread. Until the context ends, decisions find the parsed schema. ``normalize``:
+        also compute the normalized text in the thread. Yields None for a short schema, which decisions parse
+        themselves."""
         parser = self._deciding.parser
-        job = parser.job(self._image, submitted, is_new=is_new)
-        if job.characters > LONG_SCHEMA and parser.kept(job) is None:
-            parser.keep(job, await asyncio.get_running_loop().run_in_executor(self._thread, job.run))
+        job = parser.job(self._image, submitted, is_new=is_new) if submitted.schema.text.strip() else None
+        if job is None or job.characters <= LONG_SCHEMA:
+            yield None
+            return
+        kept = parser.kept(job)
+
+        def parse() -> Parsed:
+            parsed = kept or parser.keep(job, job.run())
+            if normalize:
+                with suppress(InvalidSchemaError):  # the decision refuses the schema
+                    _ = parsed.normalized
+            return parsed
+
+        if kept is None or (normalize and "normalized" not in vars(kept)):
+            yield await asyncio.get_running_loop().run_in_executor(self._thread, parse)
+        else:
+            yield kept
 
     async def _looked_up(self, submitted: Submission, *, normalize: bool, deleted: bool) -> Version | None:
         def look_up(image: Image) -> Version | None:
@@ -461,13 +487,13 @@ class Api:
     async def _prepare_comparison(self, submitted: Submission) -> None:
         """Compare a schema with long earlier versions in a thread; the decision then finds the results in the cache."""
         live = [each for each in self._image.versions(submitted.subject) if not each.is_deleted]
-        if submitted.schema.text.strip() and _characters(submitted, live) > LONG_COMPARISON:
+        if submitted.schema.text.strip() and self._is_long(submitted, live):
             await self._compared(submitted, live)
 
     async def _run(self, read: Callable[[Image], T], submitted: Submission, versions: Sequence[Version]) -> T:
         """Call ``read`` with the image; if the schemas to parse are long, call it in a thread with a copy of the image.
         Raises PlainError 429 if the long schemas of other requests keep the thread busy."""
-        if _characters(submitted, versions) <= LONG_COMPARISON:
+        if not self._is_long(submitted, versions):
             return read(self._image)
         try:
             async with asyncio.timeout(TURN_S):
@@ -481,9 +507,15 @@ class Api:
         finally:
             self._turn.release()
 
-
-def _characters(submitted: Submission, versions: Iterable[Version]) -> int:
-    return len(submitted.schema.text) + sum(len(each.stored.schema.text) for each in versions)
+    def _is_long(self, submitted: Submission, versions: Iterable[Version]) -> bool:
+        """Whether a schema and earlier versions are too long for a comparison in the event loop. The schemas that they
+        reference count, because a comparison parses them too."""
+        left = LONG_COMPARISON
+        for schema in (submitted.schema, *(each.stored.schema for each in versions)):
+            left -= characters(self._image, schema, left)
+            if left < 0:
+                return True
+        return False
 
 
 def _in_default_context(handler: Handler) -> Handler:

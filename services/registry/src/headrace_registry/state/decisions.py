@@ -199,7 +199,10 @@ class Deciding:
             pair = mark + self.parser.mark(image, submission_of(version))
             found = self._inlined.get(pair)
             if found is None:
-                resolved = self.parser.parse_version(image, version).formatted("resolved")
+                try:
+                    resolved = self.parser.parse_version(image, version).formatted("resolved")
+                except InvalidSchemaError:  # nested too deeply for any client's text
+                    resolved = ""
                 found = self._inlined.put(pair, resolved == parsed.canonical, 0)
             if found:
                 return version

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -61,11 +61,12 @@ _V = TypeVar("_V")
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
     """A schema with its id. ``extras``: JSON of the fields ``metadata`` and ``ruleSet``, which this registry only
-    keeps."""
+    keeps. ``mark``: the fingerprint of the schema, which an image computes once."""
 
     id: int
     schema: Schema
     extras: str = ""
+    mark: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +363,7 @@ class Image:
         if old is not None and old.stored.id != value.id:  # registered in mode IMPORT
             self._remove(value.subject, value.version)
         if stored is None:
-            stored = StoredSchema(value.id, schema, value.extras)
+            stored = StoredSchema(value.id, schema, value.extras, fingerprint(schema))
             self._stored[value.id] = stored
             for each in schema.references:
                 self._referenced_by.put((each.subject, each.version), value.id, None)

@@ -8,18 +8,20 @@ permanently deleted schema to another schema.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from operator import itemgetter
+from weakref import WeakValueDictionary
 
 from ..schemas import InvalidSchemaError, Parsed, Reference, Schema, parse
 from ..schemas.model import REFERENCES_MAX
 from .cache import Cache
 from .errors import RegistryError, invalid_schema
-from .image import LATEST, Image, Version, fingerprint
+from .image import LATEST, Image, StoredSchema, Version, fingerprint
 
-#: Maximum number of parsed schemas in the cache, and of characters of their texts. A parsed schema takes much more
-#: memory than its text.
+#: Maximum number of parsed schemas in the cache, and of characters of their texts and of the texts that they reference.
+#: A parsed schema takes much more memory than its text, and keeps the types of its references.
 ENTRIES_MAX = 1_000
 CHARACTERS_MAX = 2 << 20
 #: Maximum number of characters of a schema that an error message quotes, as in Confluent's registry.
@@ -55,7 +57,8 @@ def shortened(text: str, most: int = SHOWN_MAX) -> str:
 
 
 class Parser:
-    """Parses schemas, and keeps the most recently used results up to ``entries_max`` and ``characters_max``."""
+    """Parses schemas, and keeps the most recently used results up to ``entries_max`` and ``characters_max``. A result
+    that a request still uses is found even if the cache has no room for it."""
 
     def __init__(
         self,
@@ -64,6 +67,8 @@ class Parser:
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._results: Cache[Parsed] = Cache(entries_max, characters_max, lock)
+        self._in_use: WeakValueDictionary[bytes, Parsed] = WeakValueDictionary()
+        self._lock = lock or nullcontext()
 
     def __len__(self) -> int:
         return len(self._results)
@@ -91,17 +96,25 @@ class Parser:
             resolved = resolve(image, references, deleted=not is_new)
         except InvalidSchemaError as error:
             raise _invalid(submitted, error) from None
-        schemas = {name: schema for name, (_, schema) in resolved.items()}
-        marks = "".join(f"{name}\0{fingerprint(schema).hex()}\0" for name, schema in sorted(schemas.items()))
+        schemas = {name: stored.schema for name, stored in resolved.items()}
+        marks = "".join(
+            f"{name}\0{stored.mark.hex()}\0" for name, stored in sorted(resolved.items(), key=itemgetter(0))
+        )
         return Job(fingerprint(submitted.schema, f"{is_new}\0{marks}"), submitted, schemas, is_new)
 
     def kept(self, job: Job) -> Parsed | None:
-        """The result of an earlier job of the same schema, if it is still in the cache."""
-        return self._results.get(job.key)
+        """The result of an earlier job of the same schema, if it is still in the cache or in use."""
+        found = self._results.get(job.key)
+        if found is None:
+            with self._lock:
+                found = self._in_use.get(job.key)
+        return found
 
     def keep(self, job: Job, parsed: Parsed) -> Parsed:
         """Put the result of a job into the cache."""
-        return self._results.put(job.key, parsed, len(parsed.schema.text))
+        with self._lock:
+            self._in_use[job.key] = parsed
+        return self._results.put(job.key, parsed, job.characters + parsed.kept_characters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +160,24 @@ def with_versions(image: Image, references: tuple[Reference, ...]) -> tuple[Refe
     return tuple(found)
 
 
-def resolve(image: Image, references: tuple[Reference, ...], *, deleted: bool) -> dict[str, tuple[int, Schema]]:
-    """The id and the schema of each reference by name, also of references of references. If two references have the
-    same name, the first one is used. ``deleted``: soft-deleted versions are found too.
+def characters(image: Image, schema: Schema, most: int) -> int:
+    """The length of a schema together with all schemas that it references. The sum ends when it is above ``most``."""
+    total = len(schema.text)
+    for _, version in _referenced(image, schema.references, deleted=True):
+        if total > most:
+            break
+        total += 0 if version is None else len(version.stored.schema.text)
+    return total
+
+
+def resolve(image: Image, references: tuple[Reference, ...], *, deleted: bool) -> dict[str, StoredSchema]:
+    """The schema of each reference by name, also of references of references. If two references have the same name, the
+    first one is used. ``deleted``: soft-deleted versions are found too.
 
     Raises InvalidSchemaError for a missing version, and for more than REFERENCES_MAX references.
     """
-    found: dict[str, tuple[int, Schema]] = {}
-    stack = list(reversed(references))
-    while stack:
-        each = stack.pop()
-        if each.name in found:
-            continue
-        version = image.version(each.subject, each.version, deleted=deleted)
+    found: dict[str, StoredSchema] = {}
+    for each, version in _referenced(image, references, deleted=deleted):
         if version is None:
             raise InvalidSchemaError(
                 f'No schema reference found for subject "{each.subject}" and version {each.version}'
@@ -168,6 +186,22 @@ def resolve(image: Image, references: tuple[Reference, ...], *, deleted: bool) -
             raise InvalidSchemaError(
                 f"the schema has more than {REFERENCES_MAX} references, direct and transitive; reference fewer schemas"
             )
-        found[each.name] = (version.stored.id, version.stored.schema)
-        stack.extend(reversed(version.stored.schema.references))
+        found[each.name] = version.stored
     return found
+
+
+def _referenced(
+    image: Image, references: tuple[Reference, ...], *, deleted: bool
+) -> Iterator[tuple[Reference, Version | None]]:
+    """Each reference, direct or transitive, with its version; None for a version that does not exist."""
+    seen: set[str] = set()
+    stack = list(reversed(references))
+    while stack:
+        each = stack.pop()
+        if each.name in seen:
+            continue
+        seen.add(each.name)
+        version = image.version(each.subject, each.version, deleted=deleted)
+        yield each, version
+        if version is not None:
+            stack.extend(reversed(version.stored.schema.references))
