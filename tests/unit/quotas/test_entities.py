@@ -22,6 +22,7 @@ def test_the_parts_of_an_entity_are_sorted_and_shown() -> None:
 
 def test_an_address_has_one_notation() -> None:
     assert checked_entity([("ip", "::ffff:10.0.0.1")]) == (("ip", "10.0.0.1"),)
+    assert checked_entity([("ip", "fe80::1%eth0")]) == (("ip", "fe80::1"),)
     assert checked_entity([("ip", "2001:DB8:0::1")]) == (("ip", "2001:db8::1"),)
 
 

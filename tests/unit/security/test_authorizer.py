@@ -177,6 +177,16 @@ def test_invalid_entries_are_refused(wrong: AclRecord) -> None:
 
 def test_hosts_are_stored_in_one_form() -> None:
     assert check_entry(entry(host="::ffff:10.0.0.1")).host == "10.0.0.1"
+    assert check_entry(entry(host="fe80::1%eth0")).host == "fe80::1"
+
+
+def test_the_zone_of_a_link_local_address_evades_no_denial() -> None:
+    """A gateway sees the clients of its own network with the zone: fe80::1%eth0."""
+    for host in ("fe80::1", "fe80::/64", "fe80::1%eth1"):
+        denying = Authorizer([entry(), entry(permission=Permission.DENY, host=host)])
+        for seen in ("fe80::1", "fe80::1%eth0"):
+            assert not denying.allows(caller(host=seen), Operation.READ, TOPIC, "orders"), (host, seen)
+        assert denying.allows(caller(host="fe80:0:0:1::2%eth0"), Operation.READ, TOPIC, "orders")
     assert check_entry(entry(host="0:0::1")).host == "::1"
 
 

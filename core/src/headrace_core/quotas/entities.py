@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidRequestError
 from ..metadata.security import QuotaEntity
+from ..security.acl_types import plain_address
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 TYPES = (CLIENT_ID, IP, USER)
@@ -101,14 +101,11 @@ def _checked_name(kind: str, name: str) -> str:
 
 
 def canonical_ip(text: str) -> str | None:
-    """Return an address in its usual notation; an IPv4 address written as IPv6 becomes IPv4. None if ``text`` is no
-    address."""
+    """Return an address in the notation of ``plain_address``. None if ``text`` is no address."""
     try:
-        address = ipaddress.ip_address(text)
+        return str(plain_address(text))
     except ValueError:
         return None
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(address if mapped is None else mapped)
 
 
 # -- filters -----------------------------------------------------------------------------------------------------------

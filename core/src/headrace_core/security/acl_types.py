@@ -139,8 +139,13 @@ def parse_host(host: str) -> Address | Network | None:
 
 
 def plain_address(text: str) -> Address:
-    """Parse an IP address; an IPv4 address in IPv6 form (::ffff:10.0.0.1) becomes the IPv4 address. Raises
-    ValueError."""
+    """Parse an IP address. An IPv4 address in IPv6 form (::ffff:10.0.0.1) becomes the IPv4 address. A link-local
+    address loses its zone (fe80::1%eth0): the zone names an interface of this node, so no entry can name it for all
+    nodes. Raises ValueError."""
     address = ipaddress.ip_address(text)
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    if not isinstance(address, ipaddress.IPv6Address):
+        return address
+    if address.scope_id is not None:
+        address = ipaddress.IPv6Address(int(address))
+    mapped = address.ipv4_mapped
     return address if mapped is None else mapped
