@@ -10,11 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.schemas import SchemaRegistry
 from headrace_core.unexpected import request_id_of
 from headrace_registry.api import handlers, http
 from headrace_registry.api.http import MEDIA_TYPES, negotiated
+from headrace_registry.schemas import SchemaType
 from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
 from headrace_registry.state import decisions
+from headrace_registry.state.records import SchemaKey, SchemaValue, encode_key, encode_schema
 from tests.unit.registry.api.world import JSON, V1, World, record, world
 
 DEFAULT = "application/vnd.schemaregistry+json"
@@ -268,6 +271,35 @@ def test_a_page_of_long_schemas_ends_early(api: World, monkeypatch: pytest.Monke
     assert [each["subject"] for each in api.get("/schemas?offset=4").body] == ["s4"]
     monkeypatch.setattr("headrace_registry.api.handlers.PAGE_CHARACTERS_MAX", 10)
     assert len(api.get("/schemas").body) == 1
+
+
+def test_our_client_lists_all_versions_although_pages_end_early(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "PAGE_CHARACTERS_MAX", 2_000)
+    for number in range(7):
+        api.register(f"s{number}", record("R", (f"{number}".rjust(1_000, "f"), "int")))
+
+    def listed() -> list[str]:
+        with SchemaRegistry(api.url(0)) as registry:
+            return [each.subject for each in registry.list_versions()]
+
+    assert api.run(asyncio.to_thread(listed)) == [f"s{number}" for number in range(7)]
+
+
+def test_our_client_lists_all_subjects_although_the_registry_limits_a_list(
+    api: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "SUBJECTS_MAX", 1_000)
+    names = [f"s{number:04}" for number in range(2_500)]
+    for name in names:
+        value = SchemaValue(name, 1, 1, SchemaType.AVRO, '"int"')
+        api.topic.append((encode_key(SchemaKey(name, 1)), encode_schema(value)))
+
+    async def listed() -> list[str]:
+        api.registry.follow()
+        with SchemaRegistry(api.url(0)) as registry:
+            return await asyncio.to_thread(registry.subjects)
+
+    assert api.run(listed()) == names
 
 
 def test_a_replica_that_is_not_ready_answers_503(api: World) -> None:

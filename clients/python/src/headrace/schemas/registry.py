@@ -38,6 +38,8 @@ REFERENCES_BYTES_MAX: Final = 16 * 1024 * 1024
 DEPTH_MAX: Final = 100
 #: Number of versions on one page of list_versions.
 PAGE: Final = 500
+#: A registry that limits its list of subjects returns at least this number of subjects at once (by default 20,000).
+SUBJECTS_MIN: Final = 1_000
 
 
 class RegistrySettings(TypedDict, total=False):
@@ -183,21 +185,34 @@ class SchemaRegistry:
         if prefix:
             flags["subjectPrefix"] = prefix
         offset = 0
+        before: list[dict[str, Any]] = []
         while True:
             query = _query(flags | {"offset": str(offset), "limit": str(PAGE)}, deleted=deleted)
             answer = self._transport.request("GET", f"/schemas{query}")
             found = _list(self._checked(answer, what="list schemas"), dict)
-            yield from map(_registered, found)
-            if len(found) < PAGE:
+            # A page of long schemas ends early, so only an empty page is the last one. An old registry ignores the
+            # offset, and repeats the whole list.
+            if not found or found == before:
                 return
+            yield from map(_registered, found)
             offset += len(found)
+            before = found
 
     def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[str]:
         """The names of all subjects that begin with ``prefix``; ``deleted``: also soft-deleted subjects."""
         more = {"subjectPrefix": prefix} if prefix else {}
-        answer = self._transport.request("GET", f"/subjects{_query(more, deleted=deleted)}")
-        found = self._checked(answer, what="list the subjects")
-        return [each for each in _list(found, str) if each.startswith(prefix)]
+        names: dict[str, None] = {}
+        offset = 0
+        while True:
+            answer = self._transport.request("GET", f"/subjects{_query(more, deleted=deleted)}")
+            found = _list(self._checked(answer, what="list the subjects"), str)
+            known = len(names)
+            names.update(dict.fromkeys(found))
+            # A registry with many subjects returns a part of them. An old registry ignores the offset, and repeats all.
+            if len(found) < SUBJECTS_MIN or len(names) == known:
+                return [each for each in names if each.startswith(prefix)]
+            offset += len(found)
+            more["offset"] = str(offset)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """The version numbers of a subject, oldest first. Raises SchemaNotFoundError."""
