@@ -79,3 +79,16 @@ def test_a_first_up_whose_nodes_end_leaves_their_logs_and_nothing_that_looks_lik
     with pytest.raises(ClusterStartError, match="no, thanks"):
         cluster.up(small())
     assert sorted(each.name for each in directory.iterdir()) == ["config", "logs"]
+
+
+def test_data_of_nodes_without_a_cluster_file_are_never_removed(tmp_path: Path) -> None:
+    """cluster.json is lost, and `up` must not take the data for those of its own failed start."""
+    directory = tmp_path / "cluster"
+    for name in ("broker-1", "controller-1"):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "meta.properties").write_text("cluster.id=another\n")
+    (directory / "broker-2").mkdir()  # an empty directory, such as the place of a disk, is none of them
+    with pytest.raises(ClusterStartError, match=r"cluster.json is missing.* data of nodes in broker-1, controller-1;"):
+        ClusterDirectory(directory).up(small())
+    assert sorted(each.name for each in directory.iterdir()) == ["broker-1", "broker-2", "controller-1"]
+    assert (directory / "broker-1" / "meta.properties").read_text() == "cluster.id=another\n"

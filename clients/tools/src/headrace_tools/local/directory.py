@@ -11,6 +11,7 @@ process identity (processes.py). Only the commands `restart` and `up` start a de
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import time
@@ -40,6 +41,8 @@ RACK_CHARACTERS_MAX = 249  #: Maximum length of a rack's name.
 CONSOLE_PORT = 9090  #: The console of `up` listens on CONSOLE_PORT, or the next free port.
 #: Roles whose nodes can be removed without a loss of data.
 _WITHOUT_DATA = ("coordinator", "gateway", "registry", "console")
+#: Names of directories with data that cannot be lost.
+_DATA_DIRECTORY = re.compile(r"(controller|broker)-\d+")
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
 
@@ -266,17 +269,32 @@ class ClusterDirectory:
             return self._start(state, [node]).state.node(role, node_id)
 
     def _first_up(self, wanted: Topology, owner: ProcessId | None) -> Started:
+        self._refuse_old_data()
         for attempt in range(1, _PORT_TRIES + 1):
             state = replace(self._laid_out(wanted), owner=owner)
             try:
                 return self._start(state, state.nodes, format_nodes=node_files.format_cluster)
             except BaseException as error:
-                # No node has ever served from these data directories: remove them, so that the next attempt starts from
-                # scratch.
+                # No node has ever served from these data directories, which did not exist before this call: remove
+                # them, so that the next attempt starts from scratch.
                 self._remove_data(state)
                 if not (isinstance(error, _PortStolenError) and attempt < _PORT_TRIES):
                     raise
         raise AssertionError("unreachable")  # pragma: no cover
+
+    def _refuse_old_data(self) -> None:
+        """Raise ClusterStartError if nodes have left data in a directory without cluster.json: the data of a cluster
+        whose file was lost must not be taken for those of a failed first start, which are removed."""
+        old = [
+            path.name
+            for path in self.directory.iterdir()
+            if _DATA_DIRECTORY.fullmatch(path.name) and path.is_dir() and any(path.iterdir())
+        ]
+        if old:
+            raise ClusterStartError(
+                f"{self._file.path} is missing, but {self.directory} has data of nodes in {', '.join(sorted(old))}; "
+                "nothing was changed: restore the file, or move these directories away to begin a new cluster"
+            )
 
     def _laid_out(self, wanted: Topology) -> ClusterState:
         brokers, controllers = wanted.brokers or DEFAULT_BROKERS, wanted.controllers or DEFAULT_CONTROLLERS
