@@ -12,7 +12,6 @@ from headrace_core.plurals import counted
 from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .configs import value_after_reset, what_holds
-from .each import change_each, end_with_failures, error_document
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, show, tell_notes
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=complete.topics)]
@@ -317,6 +316,8 @@ def delete(
       headrace topics delete orders
       headrace topics delete orders clicks -o json      {"deleted": [NAME], "failed": [{"topic", "error"}]}
     """
+    from .each import change_each, end_with_failures, error_document
+
     with admin(bootstrap) as client:
         deleted, failed = change_each(names, lambda name: client.delete_topics([name]))
     document: dict[str, Any] = {"deleted": list(deleted)}
