@@ -90,7 +90,7 @@ class Offer:
 class World:
     """Connections of a SASL_PLAINTEXT listener; ``seen``: the principal of each Metadata request."""
 
-    def __init__(self, *, max_reauth_ms: int = 0) -> None:
+    def __init__(self, *, max_reauth_ms: int = 0, **settings: Any) -> None:
         self.seen: list[str] = []
         self.security = ListenerSecurity(
             SecurityProtocol.SASL_PLAINTEXT, None, Offer(), max_reauth_ms, failure_delay_ms=DELAY_MS
@@ -102,7 +102,7 @@ class World:
             Api.SASL_AUTHENTICATE: sasl_authenticate,
         }
         self.connections = Connections(
-            GatewaySettings(broker_ports={}), cast("Any", None), cast("Any", None), handlers, {}
+            GatewaySettings(broker_ports={}, **settings), cast("Any", None), cast("Any", None), handlers, {}
         )
 
     async def _metadata(self, call: Call, request: Message) -> dict[str, Any]:
@@ -268,6 +268,55 @@ def test_before_the_authentication_frames_are_short() -> None:
         peer = world.connect()
         peer.connection.data_received((world.security.receive_bytes_max + 1).to_bytes(4, "big"))
         assert peer.transport.state != "open"
+
+    in_loop(scenario)
+
+
+def test_clients_without_a_login_take_no_memory_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that have not authenticated send long frames and never finish them. A client that has authenticated still
+    sends long requests, without waiting for any of them."""
+    monkeypatch.setattr(module, "STRANGERS_BYTES", 300_000)
+
+    async def scenario() -> None:
+        world = World(queued_bytes_max=1_000_000)
+        shared = world.connections
+        peer = world.connect()
+        await peer.handshake()
+        await peer.authenticate()
+        assert shared.strangers.used == 0
+        unfinished = bytes(request_frame(Api.SASL_AUTHENTICATE, 2, auth_bytes=bytes(400_000)))[:-1]
+        strangers = [world.connect(f"10.0.1.{number}") for number in range(50)]
+        for at in range(0, len(unfinished), 20_000):
+            for each in strangers:
+                if each.transport.is_reading_now:
+                    each.connection.data_received(unfinished[at : at + 20_000])
+        assert 300_000 <= shared.strangers.used <= 300_000 + len(unfinished) + 50 * 20_000
+        request = bytes(request_frame(Api.METADATA, 12, topics=[{"name": "t" * 30_000}]))
+        peer.connection.data_received(request[:20_000])
+        assert peer.transport.is_reading_now
+        await peer.raw(request[20_000:])
+        assert world.seen == ["User:alice"]
+        late = world.connect("10.0.2.1")  # a login with a short message waits for none of them, either
+        await late.handshake()
+        await late.authenticate()
+        for each in (*strangers, late, peer):
+            each.transport.lose()
+        assert (shared.strangers.used, shared.budget.used) == (0, 0)
+
+    in_loop(scenario)
+
+
+def test_a_long_login_moves_to_the_memory_of_authenticated_clients() -> None:
+    async def scenario() -> None:
+        world = World()
+        peer = world.connect()
+        await peer.handshake("TEST")
+        login = bytes(request_frame(Api.SASL_AUTHENTICATE, 2, auth_bytes=b"alice"))
+        half = bytes(request_frame(Api.METADATA, 12, topics=[]))[:10]
+        await peer.raw(login + half)
+        assert (world.connections.strangers.used, world.connections.budget.used) == (0, len(half))
+        peer.transport.lose()
+        assert world.connections.budget.used == 0
 
     in_loop(scenario)
 

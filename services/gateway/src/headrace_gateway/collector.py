@@ -20,5 +20,5 @@ class GatewayCollector:
         yield Row(catalog.FAILED_AUTHENTICATIONS, (), connections.failed_authentications)
         yield Row(catalog.GATEWAY_IN, (), connections.bytes_in)
         yield Row(catalog.GATEWAY_OUT, (), connections.bytes_out)
-        yield Row(catalog.GATEWAY_QUEUED, (), connections.budget.used)
+        yield Row(catalog.GATEWAY_QUEUED, (), connections.budget.used + connections.strangers.used)
         yield Row(catalog.GATEWAY_UNREAD, (), connections.answers.unread)

@@ -12,7 +12,8 @@ A connection stops reading while
 
 * enough frames wait (QUEUED_BYTES),
 * its client has not read WRITE_BYTES of answers (and it starts no request meanwhile),
-* the budget of all connections is used up, and its own frame is large (budget.py).
+* the budget of all connections is used up, and its own frame is large (budget.py). Clients that have not authenticated
+  have a separate budget.
 
 The gateway closes a connection at once if the bytes are not a valid request, as Kafka does.
 
@@ -107,6 +108,9 @@ UNAUTHENTICATED_MAX = 500
 #: Maximum number of waiting clients, so that clients without a login cannot use up max.connections. For each further
 #: client, the gateway disconnects the oldest client that authenticates.
 WAITING_MAX = 2_000
+#: Memory in bytes for the requests of clients that have not authenticated. When it is used up, one client at a time
+#: sends a login above SMALL_FRAME_BYTES.
+STRANGERS_BYTES = 16 * 1024 * 1024
 #: Seconds between two rounds in which the gateway looks for slow clients, while other clients wait.
 ROUND_S = 0.1
 #: The gateway disconnects a client that authenticates if other clients wait and it has sent nothing for SILENT_ROUNDS,
@@ -227,6 +231,8 @@ class Connections:
         self.audit: AuditLog | None = None  #: The audit log, which gets the failed logins and TLS handshakes.
         self.failed_authentications = 0  #: Number of failed logins and TLS handshakes.
         self.budget = Budget(settings.queued_bytes_max)
+        #: The budget of clients that have not authenticated: they must not take memory from authenticated clients.
+        self.strangers = Budget(min(settings.queued_bytes_max, STRANGERS_BYTES))
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
@@ -331,6 +337,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_active",
         "_admitted",
+        "_budget",
         "_buffer",
         "_closing_since",
         "_frame_since",
@@ -377,13 +384,14 @@ class Connection(asyncio.Protocol):
         if not self.is_authenticated:
             self.client.on_authenticated = self._authenticated
         self._shared = shared
+        self._budget = shared.budget if self.is_authenticated else shared.strangers
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()  # the bytes of one unfinished frame with its length; whole frames may precede it
         self._has_more = False  # True while the buffer may begin with whole frames
         self._frames: deque[bytes] = deque()  # waiting frames, without their length field
         self._queued = 0  # bytes in _frames
         self._requests: deque[_Request] = deque()  # requests in progress or with an unwritten answer, in order
-        self._held = 0  # this connection's bytes in the memory budget
+        self._held = 0  # this connection's bytes in its memory budget
         self._is_reading = True
         self._is_stalled = False  # True while the client leaves WRITE_BYTES of answers unread
         self._is_draining = self._is_starting = False
@@ -453,7 +461,7 @@ class Connection(asyncio.Protocol):
             self._received = self._shared.entrance.round
         self._held += len(data)
         self._shared.bytes_in += len(data)
-        self._shared.budget.used += len(data)
+        self._budget.used += len(data)
         buffer = self._buffer
         if not buffer and len(data) >= LENGTH_BYTES and int.from_bytes(data[:4], "big") == len(data) - LENGTH_BYTES:
             if not self._is_acceptable(data):
@@ -493,8 +501,8 @@ class Connection(asyncio.Protocol):
         self._shared.remove(self, self.client.host)
         self._frames.clear()
         self._buffer = bytearray()
-        self._shared.budget.finished(self)
-        self._shared.budget.release(self._held)
+        self._budget.finished(self)
+        self._budget.release(self._held)
         self._held = 0
         requests, self._requests = self._requests, deque()
         for request in requests:
@@ -543,7 +551,7 @@ class Connection(asyncio.Protocol):
         if position:
             del buffer[:position]
             self._frame_since = self._shared.now
-            self._shared.budget.finished(self)
+            self._budget.finished(self)
         return True
 
     def read_on(self) -> None:
@@ -558,9 +566,9 @@ class Connection(asyncio.Protocol):
             return
         is_reading = not (self._is_stalled or self._is_muted or self._is_waiting)
         if is_reading and self._frames:
-            is_reading = not self._has_more and self._queued < QUEUED_BYTES and not self._shared.budget.is_short
+            is_reading = not self._has_more and self._queued < QUEUED_BYTES and not self._budget.is_short
         if is_reading and len(self._buffer) > SMALL_FRAME_BYTES:
-            is_reading = self._shared.budget.may_read(self)
+            is_reading = self._budget.may_read(self)
         if is_reading is not self._is_reading:
             self._is_reading = is_reading
             if is_reading:
@@ -691,6 +699,12 @@ class Connection(asyncio.Protocol):
         """Called when the client has authenticated."""
         self.is_authenticated = True
         self._shared.entrance.leave(self)
+        before, self._budget = self._budget, self._shared.budget
+        if before is not self._budget:
+            self._budget.used += self._held
+            before.finished(self)
+            before.release(self._held)
+            self._set_reading()
 
     def wait(self) -> None:
         """Read nothing from the client until ``admitted``."""
@@ -804,7 +818,7 @@ class Connection(asyncio.Protocol):
         while requests and requests[0].is_done:
             done = requests.popleft()
             self._held -= done.size
-            self._shared.budget.release(done.size)
+            self._budget.release(done.size)
             if done.answer is not None and not transport.is_closing():
                 if len(done.answer) == 1:
                     self._shared.bytes_out += len(done.answer[0])
@@ -826,7 +840,7 @@ class Connection(asyncio.Protocol):
     def check(self, now: int, idle: int | None) -> None:
         """Close the connection if it is idle or stalled, has not authenticated in time, or has authenticated with a
         token that was removed or has expired. ``now``: seconds; ``idle``: limit in seconds, None: none."""
-        transport, budget = self._transport, self._shared.budget
+        transport, budget = self._transport, self._budget
         if transport is None:
             return
         size = self._count_unread()
@@ -878,7 +892,7 @@ class Connection(asyncio.Protocol):
             return True
         size = int.from_bytes(self._buffer[:4], "big")
         allowed_s = STALLED_READ_S + size // BYTES_PER_S_MIN
-        return self._shared.budget.ahead is self and now - self._frame_since >= allowed_s
+        return self._budget.ahead is self and now - self._frame_since >= allowed_s
 
     def drain(self) -> None:
         """Start no more requests, and close the connection after the answers to the requests in progress."""
