@@ -140,6 +140,17 @@ def test_a_writer_that_cannot_be_reached(
     assert call(cluster, request_line, body, replica=1) == (500, 50003, not_forwarded)
 
 
+@pytest.mark.parametrize(
+    "subject", ["%2E%2E", "%2E", "a%2F%2E%2E", "%ff", "a%2Bb", "a+b", "a%252Fb", "%3F%23", "%C3%A4"]
+)
+def test_a_name_is_forwarded_as_the_client_wrote_it(cluster: World, subject: str) -> None:
+    assert cluster.post(f"/subjects/{subject}/versions", {"schema": '"int"'}, replica=1).status == 200
+    assert cluster.put(f"/config/{subject}", FULL, replica=1).body == FULL
+    assert cluster.get(f"/subjects/{subject}/versions").body == [1]
+    assert cluster.delete(f"/subjects/{subject}/versions/1", replica=1).body == 1
+    assert cluster.get("/subjects").body == []
+
+
 @by_request
 def test_a_request_is_forwarded_once(
     cluster: World, request_line: str, body: object, not_forwarded: str, no_writer: str

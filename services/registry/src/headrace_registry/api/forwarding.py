@@ -28,6 +28,7 @@ from aiohttp import (
     TCPConnector,
     web,
 )
+from yarl import URL
 
 from headrace.errors import HeadraceError, RecordTooLargeError
 from headrace_core.security.tls import TlsSource
@@ -215,8 +216,9 @@ class Writing:
         assert self._session is not None
         headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
         headers[FORWARD_HEADER] = "true"
-        target = url.rstrip("/") + str(request.rel_url)
         try:
+            # Unchanged: a quoted name such as %2E%2E must not become a part of the path.
+            target = URL(url.rstrip("/") + str(request.rel_url), encoded=True)
             async with self._session.request(
                 request.method, target, data=body, headers=headers, allow_redirects=False
             ) as received:
