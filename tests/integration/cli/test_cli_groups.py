@@ -218,6 +218,21 @@ def test_offsets_are_taken_back_from_a_file(cli: Cli, consumers: list[Consumer],
     assert failed["error"]["code"] == "GROUP_ID_NOT_FOUND"
 
 
+def test_offsets_of_a_topic_that_is_read_stay_beside_those_that_are_deleted(cli: Cli, headrace: LocalCluster) -> None:
+    for topic in ("is-read", "was-read"):
+        cli("topics", "create", topic)
+        cli("groups", "reset-offsets", "half", "-t", topic, "--to-latest", "--execute")
+    with Consumer(bootstrap_servers=headrace.bootstrap_servers, group_id="half") as consumer:
+        consumer.subscribe(["is-read"])
+        until(lambda: consumer.poll(timeout=0.1) or consumer.assignment(), "the member has its partition")
+        flags = ("-t", "is-read", "-t", "was-read", "-o", "json")
+        done = cli("groups", "delete-offsets", "half", *flags, code=1)
+        (failed,) = done.json()["failed"]
+        assert done.json()["deleted"] == [{"topic": "was-read", "partition": 0}]
+        assert (failed["topic"], failed["error"]["code"]) == ("is-read", "GROUP_SUBSCRIBED_TO_TOPIC")
+        assert "[GROUP_SUBSCRIBED_TO_TOPIC]" in done.err
+
+
 def test_a_group_reads_at_the_command_line_what_it_has_not_read_yet(cli: Cli, headrace: LocalCluster) -> None:
     cli("topics", "create", "lines", "-p", "3")
     read = ("consume", "-G", "readers", "lines", "-e", "-f", r"%s\n")

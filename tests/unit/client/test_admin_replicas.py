@@ -271,6 +271,15 @@ def test_a_wrong_command_line_moves_nothing(node: Node, wrong: list[str]) -> Non
     assert not node.asked
 
 
+def test_the_moves_that_begin_beside_a_refused_one_are_named(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.refused = {A1: InvalidReplicaAssignmentError("broker 9 is not registered")}
+    node.under_way = [[moving(A0)]]
+    assert run(["partitions", "reassign", "a-0=2,3", "a-1=9", "-b", node.address]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "running or queued: a-0"
+    assert "a-1: broker 9 is not registered" in second
+
+
 def test_a_plan_that_is_no_json_moves_nothing(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     for wrong in (b"\xff\xfe", b"[" * 100_000, b'{"partitions": [{"topic": "a", "partition": 0, "replicas": "12"}]}'):

@@ -456,7 +456,8 @@ def delete_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete a group's committed offsets of topics that none of its members subscribes to.
+    """Delete a group's committed offsets of topics that none of its members subscribes to. If a topic is refused, the
+    offsets of the others are deleted, and the exit code is 1.
 
     \b
     Examples:
@@ -471,9 +472,19 @@ def delete_offsets(
         parts = chosen_partitions(scope, there)
         if not parts:
             raise UnknownTopicOrPartitionError(f"group {group!r} has no committed offset of {', '.join(topic)}")
-        client.delete_group_offsets(group, parts, timeout=timeout)
-    rows = [{"topic": each.topic, "partition": each.partition} for each in parts]
-    show(output, {"group": group, "deleted": rows}, f"deleted the offsets of {', '.join(map(str, parts))}")
+        by_topic = {each: [part for part in parts if part.topic == each] for each in sorted({t.topic for t in parts})}
+        _, failed = change_each(
+            by_topic, lambda name: client.delete_group_offsets(group, by_topic[name], timeout=timeout)
+        )
+    deleted = [each for each in parts if each.topic not in failed]
+    document: dict[str, Any] = {
+        "group": group,
+        "deleted": [{"topic": each.topic, "partition": each.partition} for each in deleted],
+    }
+    if failed:
+        document["failed"] = [{"topic": name, "error": error_document(error)} for name, error in failed.items()]
+    show(output, document, f"deleted the offsets of {', '.join(map(str, deleted))}")
+    end_with_failures(failed)
 
 
 def remove_members(

@@ -29,6 +29,8 @@ _LOOK_S = 0.5
 _WATCH_S = 1.0
 #: How much older than the controller's metadata a broker's may be after a move, in seconds.
 _METADATA_S = 5.0
+#: Timeout in seconds of a request whose answer only completes a message.
+_ANSWER_S = 5.0
 #: Maximum number of partitions that an error message names.
 _NAMED_MAX = 5
 _PARTITION_HELP = "TOPIC-PARTITION, such as orders-0."
@@ -124,9 +126,13 @@ def reassign(
         if dry_run:
             print_json(_kafka_plan(wanted))
             return
-        client.alter_partition_reassignments(
-            wanted, throttle_bytes_per_s=throttle, allow_replication_factor_change=not keep_factor
-        )
+        try:
+            client.alter_partition_reassignments(
+                wanted, throttle_bytes_per_s=throttle, allow_replication_factor_change=not keep_factor
+            )
+        except HeadraceError:
+            _note_under_way(client, wanted)
+            raise
         if wait:
             _wait(client, wanted)
     if output is OutputFormat.JSON:
@@ -196,6 +202,17 @@ def _named(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] 
             for each in topic.partitions
         ]
     return list(dict.fromkeys(found))
+
+
+def _note_under_way(client: Any, wanted: Iterable[TopicPartition]) -> None:
+    """After an error, name the moves that have begun or go on: the error names only the refused ones."""
+    try:
+        moving = sorted(client.list_partition_reassignments(list(wanted), timeout=_ANSWER_S))
+    except HeadraceError:
+        return
+    if moving:
+        more = f" and {len(moving) - _NAMED_MAX} more" if len(moving) > _NAMED_MAX else ""
+        note(f"running or queued: {', '.join(map(str, moving[:_NAMED_MAX]))}{more}")
 
 
 def _cancelled(client: Any, partitions: Iterable[str] | None, topics: Sequence[str] | None) -> Iterable[TopicPartition]:
