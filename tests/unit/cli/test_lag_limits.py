@@ -52,7 +52,12 @@ def test_a_group_without_members_is_judged_only_where_it_is_named() -> None:
 
 def test_an_unknown_lag_is_neither_zero_nor_above_a_limit() -> None:
     found = _judged(_part(None, None))
-    assert (found.lag_s, found.above) == (None, ())
+    assert (found.lag, found.lag_s, found.above) == (None, None, ())
+    assert found.error == "the coordinator does not know the log end of t-0"
+    some = _judged(_part(None, None), _part(1, 31_000, number=1))
+    assert (some.lag, some.lag_s, some.is_at_least) == (None, 31.0, True)
+    assert some.above == ("31.0 s behind, the limit is 30 s",), "the known lags are judged"
+    assert _judged(_part(None, None), state="empty").error is None
     failed = GroupLag("g", "OK", 0, (), CoordinatorNotAvailableError("none"))
     (found,) = judged([GroupListing("g", "stable", 1)], [failed], Limits())
     assert found.lag is None
@@ -76,8 +81,8 @@ def test_the_worst_of_no_verdict_is_ok() -> None:
 class _Admin:
     """Answers as a cluster whose group g is ``lag_ms`` behind."""
 
-    def __init__(self, *lags_ms: int) -> None:
-        self._lags_ms = list(lags_ms)
+    def __init__(self, *lags_ms: int | None) -> None:
+        self._lags_ms = list(lags_ms)  # None: the coordinator does not know the log end
 
     def __enter__(self) -> _Admin:
         return self
@@ -89,13 +94,15 @@ class _Admin:
 
     def describe_lag(self, groups: list[str], **_: Any) -> list[GroupLag]:
         lag_ms = self._lags_ms.pop(0) if len(self._lags_ms) > 1 else self._lags_ms[0]
-        return [GroupLag("g", "OK", 1, (_part(1, lag_ms),))]
+        return [GroupLag("g", "OK", 1, (_part(None if lag_ms is None else 1, lag_ms),))]
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, client: _Admin, **options: Any) -> int:
     from headrace_tools.cli import lag as command
 
     monkeypatch.setattr(command, "admin", lambda *_: client)
+    monkeypatch.setattr(command, "_SAMPLED_S", 0.1)
+    monkeypatch.setattr(command, "_LOOK_S", 0.01)
     monkeypatch.setattr(command, "coordinator_timeout_s", lambda client, timeout: timeout)
     try:
         command.lag(interval=0.01, **options)
@@ -116,3 +123,10 @@ def test_alert_exits_with_3_above_the_limit_and_without_it_lag_only_shows(
 def test_watch_ends_at_the_first_alarm_or_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _run(monkeypatch, _Admin(1, 2, 31_000), alert=True, watch=True) == 3
     assert _run(monkeypatch, _Admin(1), alert=True, watch=True, last=0.05) == 0
+
+
+def test_an_unknown_lag_is_no_all_clear(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(monkeypatch, _Admin(None), alert=True) == 1
+    assert "the lag of group g is unknown: the coordinator does not know the log end of t-0" in capsys.readouterr().err
+    assert _run(monkeypatch, _Admin(None, None, 5), alert=True) == 0, "a new coordinator samples the log soon"
+    assert _run(monkeypatch, _Admin(None, 31_000), alert=True) == 3

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: Verdicts that raise an alarm by themselves. WARN and REWIND raise no alarm by themselves: they also occur when a
 #: group catches up slowly, or when an operator has reset the group's offsets.
 ALARMS = ("STOP", "STALL")
+#: Maximum number of partitions that a text names.
+_NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedGroup:
-    """One group. ``lag_s``: the largest age of an unread record, None if it is unknown; it is a lower bound if
-    ``is_at_least``. ``worst``: the partition with the age ``lag_s``, or "". ``above``: one text for each limit that the
-    group exceeds, and one for the verdict STOP or STALL. ``error``: why the lag is unknown."""
+    """One group. ``lag``: unread records, None if the lag of a partition is unknown. ``lag_s``: the largest known age
+    of an unread record, None if no age is known; it is a lower bound if ``is_at_least``. ``worst``: the partition with
+    the age ``lag_s``, or "". ``above``: one text for each limit that the known lags exceed, and one for the verdict
+    STOP or STALL. ``error``: why the lag of the group, or of some of its partitions, is unknown; None also for a group
+    without members that is not named."""
 
     group: str
     state: str
@@ -80,14 +84,19 @@ def _judged(group: GroupListing, lag: GroupLag, limits: Limits, *, is_named: boo
     behind = [part for part in lag.partitions if part.lag and part.lag_ms is not None]
     slowest = max(behind, key=lambda part: part.lag_ms or 0, default=None)
     lag_s = None if slowest is None or slowest.lag_ms is None else slowest.lag_ms / 1_000
-    if slowest is None and all(part.lag is not None for part in lag.partitions):
+    unknown = [f"{part.topic}-{part.partition}" for part in lag.partitions if part.lag is None]
+    if slowest is None and not unknown:
         lag_s = 0.0
     status = worst(
         verdict(part.status, lag=part.lag, complete=part.complete, is_empty=is_empty and not is_named)
         for part in lag.partitions
     )
     above = []
+    gap = None
     if is_named or not is_empty:
+        if unknown:
+            more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
+            gap = f"the coordinator does not know the log end of {', '.join(unknown[:_NAMED_MAX])}{more}"
         if lag_s is not None and lag_s > limits.lag_s:
             above.append(f"{lag_s:.1f} s behind, the limit is {limits.lag_s:g} s")
         if limits.lag is not None and lag.total_lag > limits.lag:
@@ -98,10 +107,11 @@ def _judged(group: GroupListing, lag: GroupLag, limits: Limits, *, is_named: boo
         group=group.group_id,
         state=group.state,
         members=group.members,
-        lag=lag.total_lag,
+        lag=None if unknown else lag.total_lag,
         lag_s=lag_s,
-        is_at_least=slowest is not None and slowest.lag_ms_is_at_least,
+        is_at_least=slowest is not None and (slowest.lag_ms_is_at_least or bool(unknown)),
         worst="" if slowest is None else f"{slowest.topic}-{slowest.partition}",
         status=status,
         above=tuple(above),
+        error=gap,
     )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Exit code of --alert; a failed command ends with 1, a wrong command line with 2.
 _ABOVE = 3
+#: Seconds within which a new coordinator has sampled the high watermarks of all partitions that have a leader.
+_SAMPLED_S = 3.0
+_LOOK_S = 0.5
 
 
 def register(app: typer.Typer) -> None:
@@ -101,7 +104,7 @@ def lag(
     with admin(bootstrap, properties) as client:
         timeout = coordinator_timeout_s(client, timeout)
         code = watched(
-            lambda: _look(client, wanted, limits, timeout),
+            lambda: _look(client, wanted, limits, timeout, settle_s=0.0 if watch else _SAMPLED_S),
             show,
             watch=watch,
             interval_s=interval,
@@ -114,7 +117,17 @@ def lag(
 _OVER = -1  #: Ends --watch without an alarm, because the time of --for is over.
 
 
-def _look(client: Any, wanted: list[str], limits: Limits, timeout_s: float) -> list[JudgedGroup]:
+def _look(client: Any, wanted: list[str], limits: Limits, timeout_s: float, *, settle_s: float) -> list[JudgedGroup]:
+    """The groups; if a lag is unknown, look again for up to ``settle_s``: a new coordinator still samples the logs."""
+    until = time.monotonic() + settle_s
+    while True:
+        found = _look_once(client, wanted, limits, timeout_s)
+        if time.monotonic() >= until or all(each.error is None for each in found):
+            return found
+        time.sleep(_LOOK_S)
+
+
+def _look_once(client: Any, wanted: list[str], limits: Limits, timeout_s: float) -> list[JudgedGroup]:
     from headrace_core.errors import GroupIdNotFoundError
 
     from ..lag_limits import judged
