@@ -149,3 +149,66 @@ def test_the_compiler_refuses_what_the_registry_refuses(text: str, tmp_path: Pat
     assert compiled(text, tmp_path) is None
     with pytest.raises(InvalidSchemaError):
         parse(Schema(SchemaType.PROTOBUF, text), {})
+
+
+#: Files that the compiler refuses although every type exists and every number and name is unique.
+REFUSED = [
+    'syntax = "proto3"; message M { reserved 1; int32 a = 1; }',
+    'syntax = "proto3"; message M { reserved "a"; int32 a = 1; }',
+    'syntax = "proto3"; message M { reserved 2 to 9; oneof o { int32 a = 1; int32 b = 9; } }',
+    'syntax = "proto3"; message M { reserved 1 to 5, 3; }',
+    'syntax = "proto3"; message M { reserved 5 to 1; }',
+    'syntax = "proto3"; message M { reserved 0; }',
+    'syntax = "proto3"; message M { reserved "a", "a"; }',
+    'syntax = "proto3"; message M { message N { reserved 1; int32 a = 1; } }',
+    'syntax = "proto3"; message M { extensions 1 to 5; }',
+    'syntax = "proto2"; message M { extensions 4 to 10; optional int32 a = 5; }',
+    'syntax = "proto2"; message M { extensions 4 to 10, 7 to 12; }',
+    'syntax = "proto2"; message M { extensions 4 to 10; reserved 5; }',
+    'syntax = "proto2"; message M { extensions 4; } extend M { optional int32 a = 100; }',
+    'syntax = "proto2"; enum E { A = 0; } extend E { optional int32 a = 100; }',
+    'syntax = "proto3"; enum E { Z = 0; reserved 1; A = 1; }',
+    'syntax = "proto3"; enum E { Z = 0; reserved "A"; A = 1; }',
+    'syntax = "proto3"; message M { int32 foo_bar = 1; int32 fooBar = 2; }',
+    'syntax = "proto3"; message M { string a = 1 [json_name = "x"]; string x = 2; }',
+    'syntax = "proto3"; message M { map<string, int32> a = 1; message AEntry {} }',
+    'syntax = "proto3"; message M { oneof o { map<string, int32> a = 1; } }',
+    'syntax = "proto3"; message M { int32 a = 1 [default = 5]; }',
+    'syntax = "proto2"; message M { optional int32 a = 1 [default = "x"]; }',
+    'syntax = "proto2"; message M { optional string a = 1 [default = x]; }',
+    'syntax = "proto2"; message M { optional int32 a = 1 [default = 1.5]; }',
+    'syntax = "proto2"; message M { optional bool a = 1 [default = 1]; }',
+    'syntax = "proto2"; message M { optional M a = 1 [default = x]; }',
+    'syntax = "proto2"; message M { optional E a = 1 [default = NO]; } enum E { A = 1; }',
+    'syntax = "proto2"; message M { repeated int32 a = 1 [default = 5]; }',
+    'syntax = "proto3"; import "google/protobuf/any.proto"; import "google/protobuf/any.proto"; message M {}',
+    'syntax = "proto3"; service S { rpc A (E) returns (E); } enum E { Z = 0; }',
+]
+ACCEPTED = [
+    'syntax = "proto3"; message M { reserved 2, 4 to max; reserved "b"; int32 a = 1; oneof o { int32 c = 3; } }',
+    """syntax = "proto3"; import "google/protobuf/descriptor.proto";
+    extend google.protobuf.FieldOptions { int32 a = 50000; }""",
+    """syntax = "proto3";
+    message M { option deprecated_legacy_json_field_conflicts = true; int32 a_b = 1; int32 aB = 2; }""",
+    'syntax = "proto3"; message M { map<string, M> m = 1; map<string, M> n = 2; int32 a = 3; int32 A = 4; }',
+    'syntax = "proto2"; message M { optional int32 foo_bar = 1; optional int32 fooBar = 2; }',
+    """syntax = "proto2"; message M { optional double d = 1 [default = -inf]; optional float f = 2 [default = 1e3];
+    optional bytes b = 3 [default = "\\001x"]; optional E e = 4 [default = B]; optional sint64 s = 5 [default = -0x1F];
+    optional bool t = 6 [default = false]; extensions 10 to 19, 30; extend M { optional E x = 30 [default = A]; } }
+    enum E { A = 1; B = 2; reserved -9 to 0, 3 to max; }""",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_the_compiler_refuses_is_not_registered_but_still_read(text: str, tmp_path: Path) -> None:
+    assert compiled(text, tmp_path) is None
+    schema = Schema(SchemaType.PROTOBUF, text)
+    with pytest.raises(InvalidSchemaError, match="invalid Protobuf schema: "):
+        parse(schema, {})
+    parse(schema, {}, is_new=False)  # another registry may have stored it
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_what_the_compiler_accepts_is_registered(text: str, tmp_path: Path) -> None:
+    assert compiled(text, tmp_path) is not None
+    parse(Schema(SchemaType.PROTOBUF, text), {})

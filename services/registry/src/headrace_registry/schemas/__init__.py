@@ -30,8 +30,8 @@ def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True
     """Parse a schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
     ``is_new=False`` is for a schema that the registry has stored. With ``is_new=False``, the parser does not check the
-    defaults of Avro fields, because old versions of Confluent's registry stored invalid defaults. Raise
-    InvalidSchemaError.
+    defaults of Avro fields, because old versions of Confluent's registry stored invalid defaults. The parser does not
+    check the rules of ``protobuf/rules.py`` either. Raise InvalidSchemaError.
     """
     match schema.type:
         case SchemaType.AVRO:
@@ -39,4 +39,4 @@ def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True
         case SchemaType.JSON:
             return json_schema.parse(schema, resolved)
         case SchemaType.PROTOBUF:
-            return protobuf.parse(schema, resolved)
+            return protobuf.parse(schema, resolved, is_new=is_new)

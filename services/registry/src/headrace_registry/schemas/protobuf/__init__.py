@@ -10,5 +10,6 @@ module         content
 ``writer``     writes a file as text
 ``well_known`` the files that need no reference
 ``schema``     a parsed schema, and its checks
+``rules``      further checks of a new schema
 ============== =======================================================================================================
 """

@@ -30,7 +30,7 @@ from headrace_registry.schemas.protobuf.elements import (
     Reserved,
     Service,
 )
-from headrace_registry.schemas.protobuf.names import Types
+from headrace_registry.schemas.protobuf.names import Types, entry_name
 from headrace_registry.schemas.protobuf.text import NESTING_MAX
 
 #: Maps each message of descriptor.proto to its fields: number, name and kind. A kind is s (string), i (int32), b
@@ -453,7 +453,7 @@ class _Encoder:
         """The message of the entries of a map."""
         fields = [Field("key", 1, kind.key, None), Field("value", 2, kind.value, None)]
         return {
-            "name": _entry_name(one.name),
+            "name": entry_name(one.name),
             "field": [self._entry_field(part, scope) for part in fields],
             "options": {"map_entry": True},
         }
@@ -469,7 +469,7 @@ class _Encoder:
         if isinstance(one.type, MapType):
             label = Label.REPEATED
             values["type"] = _MESSAGE
-            values["type_name"] = f".{scope}.{_entry_name(one.name)}"
+            values["type_name"] = f".{scope}.{entry_name(one.name)}"
         elif one.type in SCALARS:
             values["type"] = SCALARS[one.type]
         else:
@@ -497,11 +497,6 @@ class _Encoder:
             for call in service.calls
         ]
         return {"name": service.name, "method": calls, **_option_values(service.options, "ServiceOptions")}
-
-
-def _entry_name(name: str) -> str:
-    """The name of the message of a map's entries: FooBarEntry for the field foo_bar."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_")) + "Entry"
 
 
 def _number_ranges(reserved: list[Reserved]) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,11 @@ from headrace_registry.schemas.model import Names, Reference
 from headrace_registry.schemas.protobuf.elements import Enum, File, MapType, Message
 
 
+def entry_name(name: str) -> str:
+    """The name of the message of a map's entries: FooBarEntry for the field foo_bar."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_")) + "Entry"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundType:
     """A type by its full name, without a leading dot.

@@ -21,7 +21,7 @@ from headrace_registry.schemas.model import (
     check_size,
     in_order,
 )
-from headrace_registry.schemas.protobuf import descriptor, text, writer
+from headrace_registry.schemas.protobuf import descriptor, rules, text, writer
 from headrace_registry.schemas.protobuf.elements import SCALARS, Enum, Field, File, Label, MapType, Message
 from headrace_registry.schemas.protobuf.names import Types
 from headrace_registry.schemas.protobuf.well_known import well_known
@@ -52,8 +52,9 @@ class ProtobufSchema(Parsed):
         return super().formatted(form)
 
 
-def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
+def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True) -> ProtobufSchema:
     """Parse a Protobuf schema. ``resolved`` has the schema of each name in its references, direct or transitive.
+    ``is_new``: check the rules of ``rules.py`` too.
 
     Raise InvalidSchemaError.
     """
@@ -75,6 +76,8 @@ def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
     _add_imports(file, "", files, types)
     types.add(file, None, is_local=True)
     _Checker(file, types).check()
+    if is_new:
+        rules.check(file, types)
     parsed = ProtobufSchema(schema, file, types)
     parsed.kept_characters = types.names.kept
     return parsed
