@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_core.clock import SystemClock
 from headrace_core.config.server_keys import SERVER
@@ -20,6 +21,7 @@ from headrace_core.metadata.security import SecurityImage
 from headrace_core.metadata.sorted_map import SortedMap
 from headrace_core.node import sasl_sessions as module
 from headrace_core.node.sasl_sessions import FAILURES_PER_CONNECTION_MAX, Sessions
+from headrace_core.rpc import server
 from headrace_core.rpc.channel import ChannelPurpose, open_channel
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import PushHandler, ServerPush
@@ -36,6 +38,7 @@ from headrace_protos.v1 import (
     security_pb2,
     security_pb2_grpc,
 )
+from tests.worlds.waiting import until_async
 
 STATIC = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret" user_bob="b0b";'
 CREDENTIAL = new_credential(SHA_512, "s3cret")
@@ -312,6 +315,48 @@ async def test_half_an_exchange_ends_in_time_and_makes_room(monkeypatch: pytest.
         assert "took longer" in await refused(end_of(half))
         answer, _call = await exchange(channel, PlainClient("alice", "s3cret"))
         assert answer.complete
+
+
+@in_loop
+async def test_calls_without_a_first_message_are_exchanges_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call costs a node memory before its client has sent a message, so silent calls need a limit, too."""
+    monkeypatch.setattr(module, "EXCHANGES_PER_HOST_MAX", 3)
+    async with serving() as (listener, sessions), connected(listener) as channel, connected(listener) as other:
+        first, *_ = silent = [security_pb2_grpc.AuthenticationStub(channel).Authenticate() for _ in range(3)]
+        await until_async(lambda: len(sessions._calls) == 3)
+        assert "too many authentications" in await busy(other)
+        first.cancel()
+        await until_async(lambda: len(sessions._calls) == 2)
+        answer, call = await exchange(other, PlainClient("alice", "s3cret"))
+        assert answer.complete, "a call that has ended makes room"
+        again, _ = await exchange(other, PlainClient("alice", "s3cret"), call)
+        assert again.session_token == answer.session_token, "an open session takes no room, and is renewed"
+        silent.append(security_pb2_grpc.AuthenticationStub(channel).Authenticate())
+        await until_async(lambda: len(sessions._calls) == 4)
+        assert "too many authentications" in await busy(other)
+
+
+@in_loop
+async def test_health_watches_of_a_listener_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch needs no login and never ends; a check ends at once, and is always served."""
+    monkeypatch.setattr(server, "HEALTH_WATCHES_MAX", 2)
+    async with serving() as (listener, _), connected(listener) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        asked = health_pb2.HealthCheckRequest()
+        watches = [stub.Watch(asked) for _ in range(2)]
+        for each in watches:
+            assert (await each.read()).status is not None
+        with pytest.raises(grpc.aio.AioRpcError, match="SERVER_BUSY"):
+            await stub.Watch(asked).read()
+        await stub.Check(asked)
+        watches[0].cancel()
+
+        async with asyncio.timeout(10):
+            while True:  # until the node knows of the end of the watch
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    if await stub.Watch(asked).read() is not grpc.aio.EOF:
+                        break
+                await asyncio.sleep(0.01)
 
 
 @in_loop

@@ -14,7 +14,8 @@ removed because it was stolen, or because its job is over. (In Kafka, a session 
 removed.)
 
 Limits apply to the exchanges in progress of the listener and of each host, and to the time and the messages of an
-exchange. Sessions and failed exchanges of a connection are limited, too. Slow steps (PBKDF2) run in one thread, which
+exchange. An exchange is in progress from the beginning of its call, so that calls without a request are limited, too.
+Sessions and failed exchanges of a connection have limits of their own. Slow steps (PBKDF2) run in one thread, which
 serves the clients' hosts in turn.
 """
 
@@ -190,7 +191,9 @@ class Sessions:
 
     def begin(self, host: str) -> None:
         """Count a new exchange of ``host``. Raises ServerBusyError when the host, or all hosts together, have too many
-        exchanges in progress."""
+        exchanges in progress, and the error of ``close`` after ``close``."""
+        if self._closing is not None:
+            raise self._closing.copy()
         if self._in_progress >= EXCHANGES_MAX or self._exchanges.get(host, 0) >= EXCHANGES_PER_HOST_MAX:
             raise ServerBusyError("too many authentications are in progress; retry")
         self._in_progress += 1
@@ -223,8 +226,6 @@ class Sessions:
         self._slow_steps.close()
 
     def add_call(self, call: _Call) -> None:
-        if self._closing is not None:
-            raise self._closing.copy()
         self._calls[call] = None
 
     def remove_call(self, call: _Call) -> None:
@@ -279,8 +280,11 @@ class _Call(StreamHandler[Any]):
     """One call of Authenticate: exchanges, and the session that they open and renew."""
 
     def __init__(self, sessions: Sessions, stream: ServerStream[Any, Any], peer: str) -> None:
+        """Raises the errors of ``Sessions.begin``."""
         self._sessions, self._stream, self._peer = sessions, stream, peer
         self._host = peer.rpartition(":")[0]
+        sessions.begin(self._host)
+        self._is_counted = True  # as an exchange in progress, which the client may not have begun yet
         self._exchange: ServerExchange | None = None
         self._mechanism = ""
         self._client_id = ""
@@ -316,7 +320,9 @@ class _Call(StreamHandler[Any]):
         return self._task is None
 
     def _begin(self, request: Any) -> None:
-        self._sessions.begin(self._host)
+        if not self._is_counted:
+            self._sessions.begin(self._host)
+            self._is_counted = True
         self._steps = 0
         self._mechanism = request.mechanism
         self._client_id = request.client_id
@@ -392,8 +398,9 @@ class _Call(StreamHandler[Any]):
         self.finish(error)
 
     def _done(self) -> None:
-        if self._exchange is not None:
-            self._exchange = None
+        self._exchange = None
+        if self._is_counted:
+            self._is_counted = False
             self._sessions.done(self._host)
         if self._timer is not None:
             self._timer.cancel()

@@ -57,6 +57,10 @@ OVERHEAD_BYTES = 1024 * 1024
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 32
+#: Maximum number of health watches of one listener. Watches need no authentication, and last as long as the client
+#: wants. (A health check that is no watch ends at once.)
+HEALTH_WATCHES_MAX = 1_000
+_HEALTH_WATCH = f"/{health.SERVICE_NAME}/Watch"
 CLEAN_UP_S = 1.0  #: Seconds that the stop of a listener waits for the clean-up of cancelled handlers.
 #: Limits of the bytes of a call's headers: gRPC may refuse headers above the first limit, and always refuses headers
 #: above the second.
@@ -203,6 +207,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             )
         if gate is not None:
             behaviour = gate.guarded(behaviour, method, has_request=not handler.request_streaming)
+        if method == _HEALTH_WATCH:
+            behaviour = _at_once(behaviour, method, HEALTH_WATCHES_MAX)
         # Serve every call as a stream of requests, so that the read of a single request can be delayed after refused
         # requests.
         parse, serialize = arrivals_of(handler, method, self._penalties), handler.response_serializer
@@ -290,6 +296,23 @@ def _guard(
                 times.of(name).observe(time.perf_counter() - started_s)
 
     return guarded
+
+
+def _at_once(behaviour: Any, method: str, most: int) -> Any:
+    """Wrap a handler: refuse calls above ``most`` at a time with ServerBusyError."""
+    count = 0
+
+    async def limited(request: Any, context: Any) -> Any:
+        nonlocal count
+        if count >= most:
+            raise ServerBusyError(f"{method}: {count} calls are in progress at this listener; retry")
+        count += 1
+        try:
+            return await behaviour(request, context)
+        finally:
+            count -= 1
+
+    return limited
 
 
 def _gated_generator(behaviour: Any, gate: Gate, method: str) -> Any:
