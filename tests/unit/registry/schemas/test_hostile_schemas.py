@@ -287,6 +287,19 @@ def test_an_expression_of_usual_size_still_covers_properties() -> None:
     assert check(Level.BACKWARD, new, [old]) == []
 
 
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        (f"{'.'.join('a' * 5000)} = 1", "the name of an option has more than 128 parts"),
+        (f"(a).{'.'.join('a' * 5000)} = 1", "the name of an option has more than 128 parts"),
+        (f"(a) = {{ {'b < ' * 5000} {'> ' * 5000} }}", "nested deeper than 128 levels"),
+    ],
+    ids=["name", "custom", "message"],
+)
+def test_deep_options_of_protobuf_are_refused(option: str, problem: str) -> None:
+    assert problem in refused(PROTOBUF, f'syntax = "proto3"; option {option}; message M {{}}')
+
+
 def test_public_imports_and_groups_of_a_descriptor_are_read_in_linear_time() -> None:
     indexes = b"\x00" * 90_000
     imports = b"\x1a\x00" * 90_000 + b"\x52\x90\xbf\x05" + indexes

@@ -77,11 +77,11 @@ class _Reader:
                 continue
             if found["string"] and (len(token) == 1 or token[-1] != token[0] or _is_open(token)):
                 self._refuse("a string has no closing quote", found.start())
-            if token in "{[":
+            if token in "{[<":  # the text format of options has messages in <>
                 depth += 1
                 if depth > DEPTH_MAX:
                     self._refuse(f"the schema is nested deeper than {DEPTH_MAX} levels", found.start())
-            elif token in "}]":
+            elif token in "}]>":
                 depth -= 1
             tokens.append(_Token(token, found.start()))
             if len(tokens) > TOKENS_MAX:
@@ -435,6 +435,8 @@ class _Reader:
             names = names[0].split(".")
         if is_custom and len(names) == 2:
             names = [names[0], *names[1].split(".")]
+        if len(names) > DEPTH_MAX:
+            self._wrong(f"the name of an option has more than {DEPTH_MAX} parts")
         self._expect("=")
         kind, value = self._option_value()
         for name in reversed(names[1:]):
