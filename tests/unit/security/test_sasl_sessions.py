@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_core.clock import SystemClock
 from headrace_core.config.server_keys import SERVER
-from headrace_core.errors import InvalidConfigError
+from headrace_core.errors import InvalidConfigError, ServerBusyError
 from headrace_core.metadata.records import ScramCredentialRecord
 from headrace_core.metadata.security import SecurityImage
 from headrace_core.metadata.sorted_map import SortedMap
@@ -334,6 +334,32 @@ async def test_calls_without_a_first_message_are_exchanges_in_progress(monkeypat
         silent.append(security_pb2_grpc.AuthenticationStub(channel).Authenticate())
         await until_async(lambda: len(sessions._calls) == 4)
         assert "too many authentications" in await busy(other)
+
+
+@in_loop
+async def test_the_addresses_of_one_machine_are_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One machine may use all addresses of an IPv6 network of 64 bits, so these addresses share one limit."""
+    monkeypatch.setattr(module, "EXCHANGES_PER_HOST_MAX", 1)
+    async with serving() as (_, sessions):
+        calls = []
+
+        def has_room(peer: str) -> bool:
+            try:
+                calls.append(module._Call(sessions, cast("Any", None), peer))
+            except ServerBusyError:
+                return False
+            return True
+
+        assert has_room("ipv6:%5B2001:db8::1%5D:4711")
+        assert not has_room("ipv6:%5B2001:db8::2%5D:4711")
+        assert has_room("ipv6:%5B2001:db8:0:1::2%5D:4711")
+        assert has_room("ipv4:10.0.0.1:4711")
+        assert has_room("ipv4:10.0.0.2:4711")
+        assert not has_room("ipv6:%5B::ffff:10.0.0.2%5D:4711")
+        for each in calls:
+            each.on_closed()
+        assert has_room("ipv6:%5B2001:db8::2%5D:4711")
+        calls[-1].on_closed()
 
 
 @in_loop

@@ -40,6 +40,8 @@ from ..errors import (
     UnknownServerError,
 )
 from ..rpc.streams import ServerStream, StreamHandler
+from ..security.acl_types import network_of
+from ..security.gate import host_of
 from ..security.sasl.exchange import Identity, ServerExchange
 from ..security.sasl.mechanisms import Mechanisms
 from ..security.sasl.slow_steps import SlowSteps
@@ -53,7 +55,7 @@ TOKEN_BYTES = 32
 CLIENT_ID_CHARS_MAX = 255
 EXCHANGE_S_MAX = 30.0  #: Seconds that one exchange may take.
 STEPS_MAX = 12  #: Maximum number of messages of a client in one exchange.
-#: Maximum number of exchanges in progress: at one listener, and from one host.
+#: Maximum number of exchanges in progress: at one listener, and from one host (for IPv6: from one /64 network).
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
 TOKENS_LOOK_S = 1.0  #: Seconds between two checks whether the delegation tokens of the sessions are still valid.
@@ -282,7 +284,7 @@ class _Call(StreamHandler[Any]):
     def __init__(self, sessions: Sessions, stream: ServerStream[Any, Any], peer: str) -> None:
         """Raises the errors of ``Sessions.begin``."""
         self._sessions, self._stream, self._peer = sessions, stream, peer
-        self._host = peer.rpartition(":")[0]
+        self._host = network_of(host_of(peer))
         sessions.begin(self._host)
         self._is_counted = True  # as an exchange in progress, which the client may not have begun yet
         self._exchange: ServerExchange | None = None

@@ -149,3 +149,15 @@ def plain_address(text: str) -> Address:
         address = ipaddress.IPv6Address(int(address))
     mapped = address.ipv4_mapped
     return address if mapped is None else mapped
+
+
+def network_of(host: str) -> str:
+    """The part of a client's address by which clients without a login are limited: for IPv6 the /64 network, because
+    one machine may use all of its addresses. A text that is no address stays as it is."""
+    try:
+        address = plain_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

@@ -17,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace_core.security.acl_types import network_of as network_of
+
 #: Maximum number of wrong passwords in a row: from one address, and for one user name from all addresses.
 PER_ADDRESS_MAX, PER_USER_MAX = 10, 30
 #: Seconds after which one more attempt is allowed.
@@ -92,20 +94,6 @@ class Attempts:
         bucket.at_s = now
         self._buckets.move_to_end(key)
         return bucket
-
-
-def network_of(address: str) -> str:
-    """The address by which attempts are counted: for IPv6 the /64 network, because one machine may use all addresses of
-    it."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
 
 
 def browser_address(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:

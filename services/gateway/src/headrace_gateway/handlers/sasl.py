@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from headrace_core.errors import HeadraceError, IllegalSaslStateError, SaslAuthenticationFailedError
+from headrace_core.security.acl_types import network_of
 
 from .. import sasl
 from ..call import Call
@@ -53,7 +54,7 @@ async def step(client: Client, data: bytes) -> tuple[bytes, int]:
     try:
         if exchange.is_slow(data):
             assert client.slow_steps is not None
-            taken = await client.slow_steps.run(exchange, data, client.host)
+            taken = await client.slow_steps.run(exchange, data, network_of(client.host))
         else:
             taken = exchange.step(data)
         lifetime_ms = authentication.stepped(taken, sasl.now_ms(), time.time() * 1_000)
