@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 
@@ -20,6 +22,7 @@ from headrace import (
     TopicPartition,
 )
 from headrace.errors import InvalidArgumentError, InvalidRequestError, ThrottlingQuotaExceededError
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 from tests.worlds.neighbours import Neighbour
 
 RATE = 5_000_000
@@ -83,6 +86,27 @@ def test_topics_over_the_quota_of_mutations_are_refused(cluster: LocalCluster, a
         admin.create_topics(["one-more"])
         admin.alter_client_quotas({QuotaEntity(client_id="mutator"): {"controller_mutation_rate": None}})
         mutator.delete_topics(["many", "one-more"])
+
+
+def test_controllers_apply_the_burst_of_their_configuration() -> None:
+    """With quota.window.num=2 an idle client may create two partitions at a rate of one a second, and not eleven."""
+    config = {"quota.window.num": "2"}
+    with LocalCluster(brokers=1, controllers=1, mode="inprocess", config=config) as cluster:
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.alter_client_quotas({QuotaEntity(client_id="mutator"): {"controller_mutation_rate": 1}})
+        (state,) = cluster.directory.glob("controller-*/node.json")
+        controller = json.loads(state.read_text())["listeners"]["client"]
+        with grpc.insecure_channel(controller) as channel:
+
+            def create(name: str) -> str:
+                request = admin_pb2.CreateTopicsRequest()
+                request.topics.add(name=name, partitions=3, replication_factor=1)
+                metadata = [("headrace-client-id", "mutator")]
+                answer = admin_pb2_grpc.AdminStub(channel).CreateTopics(request, metadata=metadata, timeout=30)  # type: ignore[no-untyped-call]
+                return str(answer.results[0].error.message)
+
+            assert create("a") == ""
+            assert "exceeded its controller_mutation_rate" in create("b")
 
 
 def send_record(producer: Producer) -> Any:

@@ -23,6 +23,7 @@ from headrace_core.node.meta_properties import read_meta
 from headrace_core.node.run import settle_memory
 from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.quotas import QuotaManager
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.limits import REQUEST_BYTES_MAX
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
@@ -264,8 +265,11 @@ class _Handlers:
         has_authorizer = bool(config.values["authorizer.class.name"])
         self._security_calls = SecurityHandler(driver, self.tokens, has_authorizer=has_authorizer)
         self._leader = LeaderLink(driver, security.channels)
+        quotas = QuotaManager(
+            window_s=config.values["quota.window.size.seconds"], windows=config.values["quota.window.num"]
+        )
         self._any_admin = AdminThroughAnyController(
-            driver, self._admin, self._leader, partitions_default=config.values["num.partitions"]
+            driver, self._admin, self._leader, quotas, partitions_default=config.values["num.partitions"]
         )
         self._any_security = SecurityThroughAnyController(driver, self._security_calls, self._leader)
         self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)

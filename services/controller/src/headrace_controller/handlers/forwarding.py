@@ -142,12 +142,18 @@ class AdminThroughAnyController(_ThroughAnyController, admin_pb2_grpc.AdminServi
     """See the module. This module generates the methods, one for each call of the Admin service."""
 
     def __init__(
-        self, driver: ControllerDriver, admin: AdminHandler, link: LeaderLink, *, partitions_default: int
+        self,
+        driver: ControllerDriver,
+        admin: AdminHandler,
+        link: LeaderLink,
+        quotas: QuotaManager,
+        *,
+        partitions_default: int,
     ) -> None:
-        """``partitions_default``: num.partitions."""
+        """``quotas``: this node's quotas of mutations; ``partitions_default``: num.partitions."""
         super().__init__(driver, admin, link, admin_pb2_grpc.AdminStub)
         self._partitions_default = partitions_default
-        self._quotas = QuotaManager()
+        self._quotas = quotas
 
     async def led(self, method: str, request: Any, context: Any) -> Any:
         """Get the answer from the leader, except for topics that the client's quota of mutations refuses."""
