@@ -14,9 +14,9 @@ from headrace.schemas import SchemaRegistry
 from headrace_core.unexpected import request_id_of
 from headrace_registry.api import handlers, http
 from headrace_registry.api.http import MEDIA_TYPES, negotiated
-from headrace_registry.schemas import SchemaType
+from headrace_registry.schemas import Parsed, SchemaType
 from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
-from headrace_registry.state import decisions
+from headrace_registry.state import decisions, parsing
 from headrace_registry.state.records import SchemaKey, SchemaValue, encode_key, encode_schema
 from tests.unit.registry.api.world import JSON, V1, World, record, world
 
@@ -415,6 +415,33 @@ def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypat
 
     assert api.run(two()) == (200, 429, 200)
     assert api.post("/compatibility/subjects/s/versions", bodies[1]).status == 200
+
+
+def test_a_long_schema_waits_a_limited_time_for_others(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client's many long schemas must not keep the long schemas of all others waiting for minutes."""
+    is_free = threading.Event()
+    run = parsing.Job.run
+
+    def slow(job: parsing.Job) -> Parsed:
+        assert is_free.wait(10)
+        return run(job)
+
+    monkeypatch.setattr(handlers, "LONG_SCHEMA", 1_000)
+    monkeypatch.setattr(handlers, "TURN_S", 0.1)
+    bodies = [{"schema": json.dumps(record("R", (2_000 * each, "int")))} for each in "gh"]
+
+    async def two() -> tuple[int, int, int]:
+        first = asyncio.create_task(api.send("POST", "/subjects/s/versions", bodies[0]))
+        await asyncio.sleep(0.1)
+        second = await api.send("POST", "/subjects/t/versions", bodies[1])
+        beside = await api.send("GET", "/subjects")
+        is_free.set()
+        return (await first).status, second.status, beside.status
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parsing.Job, "run", slow)
+        assert api.run(two()) == (200, 429, 200)
+    assert api.post("/subjects/t/versions", bodies[1]).status == 200
 
 
 def test_a_replica_that_was_suspended_answers_only_from_a_current_image(api: World) -> None:

@@ -65,9 +65,9 @@ PAGE_CHARACTERS_MAX = 8 << 20
 #: A schema with more characters than this number, references included, is parsed in a thread, not in the event loop.
 LONG_SCHEMA = 16 * 1024
 #: A schema is compared with earlier versions in a thread if the schema and the versions together have more characters
-#: than this number, references included.
+#: than this number. The schemas that the versions reference count.
 LONG_COMPARISON = 128 * 1024
-#: Maximum seconds that a long comparison waits for the comparisons of other requests.
+#: Maximum seconds that the work on a long schema waits for the long schemas of other requests.
 TURN_S = 10.0
 
 
@@ -107,7 +107,7 @@ class Api:
         self._deciding = Deciding.of_threads(rules, threading.Lock())
         self._writing = Writing(registry, settings.write_timeout_s, settings.guard.tls)
         self._thread = ThreadPoolExecutor(1, "registry-parser")
-        self._turn = asyncio.Lock()  # lock of the request whose long comparison runs
+        self._turn = asyncio.Lock()  # lock of the request whose work runs in the thread
         self.gate = Gate(lambda: registry.is_ready, registry.catch_up)
 
     @property
@@ -441,7 +441,7 @@ class Api:
         try:
             async with self._prepared(submitted, is_new=False) as long:
                 if long is not None:
-                    return await asyncio.get_running_loop().run_in_executor(self._thread, long.formatted, wanted)
+                    return await self._in_thread(long.formatted, wanted)
                 return self._deciding.parser.parse_submitted(self._image, submitted, is_new=False).formatted(wanted)
         except InvalidSchemaError as error:
             raise errors.invalid_schema(f"Invalid schema, details: {error.message}") from None
@@ -468,7 +468,7 @@ class Api:
             return parsed
 
         if kept is None or (normalize and "normalized" not in vars(kept)):
-            yield await asyncio.get_running_loop().run_in_executor(self._thread, parse)
+            yield await self._in_thread(parse)
         else:
             yield kept
 
@@ -476,7 +476,9 @@ class Api:
         def look_up(image: Image) -> Version | None:
             return self._deciding.look_up(image, submitted, normalize=normalize, deleted=deleted)
 
-        referring = [each for each in self._image.versions(submitted.subject) if each.stored.schema.references]
+        referring = []  # the versions that a look-up parses: the client may have copied their references into its text
+        if submitted.schema.type is SchemaType.AVRO and not submitted.schema.references:
+            referring = [each for each in self._image.versions(submitted.subject) if each.stored.schema.references]
         return await self._run(look_up, submitted, referring)
 
     async def _compared(self, submitted: Submission, earlier: Sequence[Version]) -> list[str]:
@@ -492,30 +494,42 @@ class Api:
 
     async def _run(self, read: Callable[[Image], T], submitted: Submission, versions: Sequence[Version]) -> T:
         """Call ``read`` with the image; if the schemas to parse are long, call it in a thread with a copy of the image.
-        Raises PlainError 429 if the long schemas of other requests keep the thread busy."""
+        Raises PlainError 429 (_in_turn)."""
         if not self._is_long(submitted, versions):
             return read(self._image)
+        async with self._in_turn():  # the image is copied only now, because it may have changed in the meantime
+            return await asyncio.get_running_loop().run_in_executor(self._thread, read, self._image.draft())
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """Call ``work`` in the thread. Raises PlainError 429 (_in_turn)."""
+        async with self._in_turn():
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        """Have the thread for one request. Raises PlainError 429 if the long schemas of other requests keep the thread
+        busy."""
         try:
             async with asyncio.timeout(TURN_S):
                 await self._turn.acquire()
         except TimeoutError:
             raise PlainError(
-                429, "The registry is comparing long schemas of other requests; send the request again later"
+                429, "The registry is working on long schemas of other requests; send the request again later"
             ) from None
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, read, self._image.draft())
+            yield
         finally:
             self._turn.release()
 
     def _is_long(self, submitted: Submission, versions: Iterable[Version]) -> bool:
-        """Whether a schema and earlier versions are too long for a comparison in the event loop. The schemas that they
-        reference count, because a comparison parses them too."""
-        left = LONG_COMPARISON
-        for schema in (submitted.schema, *(each.stored.schema for each in versions)):
-            left -= characters(self._image, schema, left)
+        """Whether a schema and earlier versions are too long for a comparison in the event loop. The schemas that the
+        versions reference count, because a comparison parses them too; the submitted schema is parsed before."""
+        left = LONG_COMPARISON - len(submitted.schema.text)
+        for version in versions:
             if left < 0:
-                return True
-        return False
+                break
+            left -= characters(self._image, version.stored.schema, left)
+        return left < 0
 
 
 def _in_default_context(handler: Handler) -> Handler:
