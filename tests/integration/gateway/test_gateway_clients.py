@@ -8,7 +8,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import ConsumerGroupState, TopicPartition
+from confluent_kafka import ConsumerGroupState, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -22,6 +22,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import headrace
 from headrace import Consumer, LocalCluster, Producer
+from headrace_gateway.handlers.configs import DESCRIBED_AT_ONCE
 from tests.worlds.gateways import topic_name
 
 WAIT_S = 60.0
@@ -267,6 +268,22 @@ def test_topics_are_described_altered_and_deleted(kafka: str, topic: str) -> Non
     assert described.result(WAIT_S)["retention.ms"].value == "7200000"
     admin.delete_topics([topic])[topic].result(WAIT_S)
     assert topic not in admin.list_topics(timeout=WAIT_S).topics
+
+
+def test_many_configurations_are_described_in_one_request(kafka: str) -> None:
+    """A topic that is missing, and a resource that the gateway refuses, cost only their own results."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    kept_ms = {f"described-{number}": str(60_000 + number % 3) for number in range(2 * DESCRIBED_AT_ONCE + 1)}
+    made = admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": ms}) for name, ms in kept_ms.items()])
+    for each in made.values():
+        each.result(WAIT_S)
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in kept_ms]
+    wrong = [ConfigResource(ResourceType.TOPIC, name) for name in ("described-no", "?")]
+    described = admin.describe_configs([wrong[0], *resources, wrong[1]], request_timeout=WAIT_S)
+    assert all(isinstance(described[each].exception(WAIT_S), KafkaException) for each in wrong)
+    assert {each.name: described[each].result(WAIT_S)["retention.ms"].value for each in resources} == kept_ms
+    for each in admin.delete_topics(list(kept_ms)).values():
+        each.result(WAIT_S)
 
 
 def test_groups_are_listed_described_and_deleted(kafka: str, topic: str) -> None:

@@ -18,6 +18,7 @@ from headrace_core.item_errors import error_to_proto
 from headrace_core.membership.config_messages import config_entries
 from headrace_core.membership.mutation_quota import LIMITED, limited
 from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic, parse_broker_id
+from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.quotas.callers import limits_of
 from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
@@ -64,13 +65,14 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
+        description = _Description(self._broker, self._given, include_synonyms=request.include_synonyms)
         # One resource's description lists dozens of configuration entries, so it costs as much as dozens of ordinary
         # items.
         async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
             for item in request.resources:
                 if turns.is_over():
                     await turns.next()
-                answer.results.append(self._describe(item, include_synonyms=request.include_synonyms))
+                answer.results.append(description.of(item))
         return answer
 
     async def DescribeLogDirs(self, request: Any, context: Any) -> Any:
@@ -82,29 +84,49 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def _forward(self, method: str, request: Any) -> Any:
         return await forward(self._broker, self._controller, method, request)
 
-    def _describe(self, resource: Any, *, include_synonyms: bool) -> Any:
+
+class _Description:
+    """Describes the configurations that one request names, by the metadata of its arrival. Topics with the same own
+    settings have the same entries, which are made once."""
+
+    def __init__(self, broker: BrokerContext, given: Mapping[str, Any], *, include_synonyms: bool) -> None:
+        self._broker_id = broker.broker_id
+        self._image = broker.metadata.image
+        self._given = given
+        self._include_synonyms = include_synonyms
+        self._of_topics: dict[tuple[tuple[str, str], ...], list[Any]] = {}
+
+    def of(self, resource: Any) -> Any:
+        """The result for one resource."""
         try:
-            described = self._description_of(resource)
+            if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC:
+                entries = self._topic(resource.name)
+            else:
+                entries = self._entries(self._others(resource))
         except HeadraceError as error:
             return admin_pb2.DescribeConfigsResult(resource=resource, error=error_to_proto(error))
-        entries = config_entries(described, include_synonyms=include_synonyms)
         return admin_pb2.DescribeConfigsResult(resource=resource, entries=entries)
 
-    def _description_of(self, resource: Any) -> list[ConfigDescription]:
-        image, broker_id = self._broker.metadata.image, self._broker.broker_id
-        if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC:
-            if image.topic(resource.name) is None:
-                raise UnknownTopicOrPartitionError(
-                    f"cannot describe the configuration: topic {resource.name} does not exist"
-                )
-            return describe_topic(image, resource.name, broker_id=broker_id, given=self._given)
+    def _entries(self, described: list[ConfigDescription]) -> list[Any]:
+        return config_entries(described, include_synonyms=self._include_synonyms)
+
+    def _topic(self, topic: str) -> list[Any]:
+        if self._image.topic(topic) is None:
+            raise UnknownTopicOrPartitionError(f"cannot describe the configuration: topic {topic} does not exist")
+        own = tuple(sorted(self._image.config(ConfigResourceType.TOPIC, topic).items()))
+        if own not in self._of_topics:
+            described = describe_topic(self._image, topic, broker_id=self._broker_id, given=self._given)
+            self._of_topics[own] = self._entries(described)
+        return self._of_topics[own]
+
+    def _others(self, resource: Any) -> list[ConfigDescription]:
         if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_BROKER:
             if not resource.name:
-                return describe_broker(image, None)
+                return describe_broker(self._image, None)
             wanted = parse_broker_id(resource.name)
-            if wanted not in image.brokers:
+            if wanted not in self._image.brokers:
                 raise InvalidRequestError(f"cannot describe the configuration: broker {wanted} does not exist")
-            return describe_broker(image, wanted, static=self._given if wanted == broker_id else None)
+            return describe_broker(self._image, wanted, static=self._given if wanted == self._broker_id else None)
         raise InvalidRequestError(
             f"cannot describe the configuration: resource type {resource.type} must be TOPIC or BROKER"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, InvalidTopicError, from_number
@@ -36,6 +37,9 @@ _OPERATIONS = {
     2: admin_pb2.AlterConfigOp.KIND_APPEND,
     3: admin_pb2.AlterConfigOp.KIND_SUBTRACT,
 }
+#: Number of resources in one call. Their descriptions take about 15 ms of the gateway's time.
+DESCRIBED_AT_ONCE = 50
+_ANY = -1
 _LIST_OPERATIONS = (admin_pb2.AlterConfigOp.KIND_APPEND, admin_pb2.AlterConfigOp.KIND_SUBTRACT)
 
 
@@ -60,46 +64,72 @@ def _require(call: Call, operation: Operation, resource: Message) -> None:
 
 async def describe_configs(call: Call, request: Message) -> Fields:
     results: list[Fields] = []
+    wanted: dict[int, list[tuple[Message, Fields]]] = {}
     for resource in request.resources:
         fields: Fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         results.append(fields)
         try:
             _require(call, DESCRIBE_CONFIGS, resource)
-            fields["configs"] = await _entries(call, request, resource)
-            fields["error_code"] = NONE
+            if resource.resource_type in (GROUP, CLIENT_METRICS):  # a resource without its own settings
+                fields |= {"error_code": NONE, "configs": []}
+            else:
+                wanted.setdefault(_broker_of(call, resource), []).append((resource, fields))
         except HeadraceError as error:
-            fields |= {"error_code": number(error), "error_message": str(error), "configs": []}
+            fields |= _failed(error)
+    for broker_id, items in wanted.items():
+        for at in range(0, len(items), DESCRIBED_AT_ONCE):
+            await _describe(call, request, broker_id, items[at : at + DESCRIBED_AT_ONCE])
     return {"results": results}
 
 
-async def _entries(call: Call, request: Message, resource: Message) -> list[Fields]:
+def _failed(error: HeadraceError) -> Fields:
+    return {"error_code": number(error), "error_message": str(error), "configs": []}
+
+
+def _broker_of(call: Call, resource: Message) -> int:
+    """The broker that describes a resource; _ANY: any broker."""
     kind, name = resource.resource_type, resource.resource_name
-    if kind in (GROUP, CLIENT_METRICS):
-        return []  # a resource without its own settings
     if kind not in _TYPES:
         raise _unbuilt(kind)
     if kind == TOPIC and not name:
         raise InvalidTopicError("the topic's name is empty")
+    if kind == TOPIC or not name:
+        return _ANY
+    broker_id = parse_broker_id(name)
+    if broker_id not in call.cluster.image.brokers:
+        raise InvalidRequestError(f"no broker has the id {broker_id}")
+    return broker_id
+
+
+async def _describe(call: Call, request: Message, broker_id: int, items: Sequence[tuple[Message, Fields]]) -> None:
+    """Describe resources with one call, and put the results into their fields."""
     asked = admin_pb2.DescribeConfigsRequest(
-        resources=[admin_pb2.ConfigResource(type=_TYPES[kind], name=name)], include_synonyms=True
+        resources=[
+            admin_pb2.ConfigResource(type=_TYPES[each.resource_type], name=each.resource_name) for each, _ in items
+        ],
+        include_synonyms=True,
     )
-    timeout_ms = call.settings.request_timeout_ms
-    if kind == BROKER and name:
-        broker_id = parse_broker_id(name)
-        if broker_id not in call.cluster.image.brokers:
-            raise InvalidRequestError(f"no broker has the id {broker_id}")
-        answer = await call.broker(broker_id, admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, timeout_ms)
-    else:
-        answer = await call.any_broker(admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, timeout_ms)
-    (found,) = answer.results
-    if found.error.code:
-        raise _of(found.error)
-    return described_entries(
-        found,
-        resource.configuration_keys,
-        synonyms=request.include_synonyms,
-        documentation=request.include_documentation,
-    )
+    stub, timeout_ms = admin_pb2_grpc.AdminStub, call.settings.request_timeout_ms
+    try:
+        if broker_id == _ANY:
+            answer = await call.any_broker(stub, "DescribeConfigs", asked, timeout_ms)
+        else:
+            answer = await call.broker(broker_id, stub, "DescribeConfigs", asked, timeout_ms)
+    except HeadraceError as error:
+        for _, fields in items:
+            fields |= _failed(error)
+        return
+    for (resource, fields), found in zip(items, answer.results, strict=True):
+        if found.error.code:
+            fields |= _failed(_of(found.error))
+            continue
+        fields["error_code"] = NONE
+        fields["configs"] = described_entries(
+            found,
+            resource.configuration_keys,
+            synonyms=request.include_synonyms,
+            documentation=request.include_documentation,
+        )
 
 
 def _of(error: Any) -> HeadraceError:
