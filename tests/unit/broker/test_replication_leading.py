@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from headrace_broker.partition.leader_lane import (
     CATCH_UP_BYTES,
     HAND_OVER_BYTES,
@@ -500,25 +502,39 @@ def test_a_live_follower_that_fell_out_of_memory_changes_lanes():
     assert ended.other_lane
 
 
-def test_the_throttle_of_a_move_holds_on_the_catch_up_lane():
+@pytest.mark.parametrize(("lane", "size"), [(Lane.CATCH_UP, 40 * MIB), (Lane.LIVE, CATCH_UP_BYTES)])
+def test_the_throttle_of_a_move_holds_on_both_lanes(lane: Lane, size: int):
     broker = LeadingBroker()
-    led = _far_behind(broker, 40 * MIB)
+    led = _far_behind(broker, size)
     broker.throttled = True
     broker.pacer.set_rate(MIB, broker.now_ms)
-    lane = broker.lane(lane=Lane.CATCH_UP)
-    lane.join(join(led, 1))
+    stream = broker.lane(lane=lane)
+    stream.join(join(led, 1))
     sent, started_ms = 0, broker.now_ms
-    while sent < 20 * MIB:
-        for message in drain(lane):
+    while sent < size // 2:
+        for message in drain(stream):
             sent += sum(len(push.records) for push in message.pushes)
-        acked(lane, 1, sent // (256 * KIB))
-        due_ms = lane.due_ms()
+        acked(stream, 1, sent // (256 * KIB))
+        due_ms = stream.due_ms()
         assert due_ms is not None
         broker.now_ms = max(due_ms, broker.now_ms + 1)
     assert sent / MIB - 3 <= (broker.now_ms - started_ms) / 1000 <= sent / MIB + 3
     broker.pacer.set_rate(2**63 - 1, broker.now_ms)
     broker.now_ms += 500
-    assert said(lane).pushes
+    assert said(stream).pushes
+
+
+def test_a_throttled_replica_does_not_delay_the_others_of_its_stream():
+    broker = LeadingBroker()
+    moving, in_sync = _far_behind(broker, CATCH_UP_BYTES), broker.lead("others")
+    broker.throttled = True
+    broker.pacer.set_rate(0, broker.now_ms)
+    stream = broker.lane()
+    stream.join(join(moving, 1))
+    stream.join(join(in_sync, 2))
+    drain(stream)
+    in_sync.append(10)
+    assert [push.handle for push in said(stream).pushes] == [2]
 
 
 def test_who_is_in_sync_is_not_throttled():

@@ -14,7 +14,7 @@ Each partition that the follower has joined is in one of six states::
     READY     something is owed, and there is room: in ``_ready``    -> its turn comes in ``next``
     FULL      its window is full                                     -> an acknowledgement
     READING   what it is owed is not in the page cache: on a thread  -> ``was_read``
-    PACED     the throttle delays it (catch-up lane)                 -> time
+    PACED     the throttle delays it, because it is out of sync      -> time
     ENDED     left, ended, or replaced by a later join: queues skip it
 
 ``next`` makes one message, with some records of each partition in ``_ready``. Partitions with more records than fit
@@ -27,8 +27,9 @@ same time, acks=all costs one network round trip and the follower's flush more t
 watermark counts the durable ends that followers acknowledge.
 
 A join checks whether the follower's log is a prefix of the leader's log (``matching.py``). A replica that is far behind
-uses a second stream, the catch-up stream, whose reads may wait for the disk and are throttled (KIP-73). Near the log's
-end the replica returns to the leader's live stream.
+uses a second stream, the catch-up stream, whose reads may wait for the disk. Near the log's end the replica returns to
+the leader's live stream. The throttle (KIP-73) delays replicas that are out of sync, on both streams: a small partition
+that moves to another broker is never far behind.
 """
 
 from __future__ import annotations
@@ -534,7 +535,7 @@ class LeaderLane:
             if replica.state is not State.READY:
                 continue  # the join of this replica ended while the replica was in the queue
             leader = replica.leader
-            if self.is_catch_up and not self._may_go(replica, now_ms):
+            if not self._may_go(replica, now_ms):
                 continue
             space = replica.window_bytes - replica.in_flight_bytes
             if space <= 0:
@@ -594,7 +595,7 @@ class LeaderLane:
         replica.in_flight.append((found.next_offset, size))
         replica.in_flight_bytes += size
         self._in_flight_bytes += size
-        if self.is_catch_up and self._host.is_throttled(leader, self.broker_id):
+        if self._host.is_throttled(leader, self.broker_id):
             self._pacer.take(size, now_ms)
         high_watermark, log_start = leader.high_watermark, leader.log_start
         replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
