@@ -62,6 +62,28 @@ def test_a_group_shows_no_transactional_id_that_the_caller_may_not_describe() ->
     assert [(each.transactional_id, each.offset) for each in group.pending_offsets] == [("own", 3), ("", 3)]
 
 
+def test_a_transaction_with_offsets_of_a_hidden_topic_hides_only_these_offsets() -> None:
+    """Kafka describes a group to a client with DESCRIBE on the group, whatever transactions are open."""
+
+    def handler(request: Any) -> Any:
+        found = groups_pb2.DescribeGroupsResponse()
+        for group_id, assigned in (("g", "orders"), ("hidden", "payroll")):
+            group = found.groups.add(group_id=group_id)
+            group.members.add(member_id="m").assigned.topics.add(topic=assigned)
+            for topic in ("payroll", "orders"):
+                group.pending_offsets.add(topic=topic, offset=3)
+        return found
+
+    request = groups_pb2.DescribeGroupsRequest(group_ids=["g", "hidden"])
+    rights = [(GROUP, "g"), (GROUP, "hidden"), (TOPIC, "orders")]
+    seen, refused = asked("Groups/DescribeGroups", request, handler, *rights).groups
+    assert [each.topic for each in seen.pending_offsets] == ["orders"]
+    assert (len(seen.members), seen.error.code) == (1, 0)
+    assert refused.error.code == common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED
+    assert not refused.members
+    assert not refused.pending_offsets
+
+
 def test_offsets_of_refused_topics_are_never_asked_for() -> None:
     seen: list[Any] = []
 

@@ -203,20 +203,20 @@ def _assigned_topics(member: Any) -> Iterable[str]:
 
 
 async def _describe_groups(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
-    """Describe groups; a group with topics that the caller is not authorized to describe gets an error, as in Kafka
-    since KAFKA-18813."""
+    """Describe groups; a group whose members have topics that the caller is not authorized to describe gets an error,
+    as in Kafka since KAFKA-18813. Pending offsets of such topics are left out: Kafka describes a group without them."""
     answer = await _GROUPS_DESCRIBED(access, found, request, handler)
     for group in answer.groups:
         if group.error.code:
             continue
         topics = {topic for member in group.members for topic in _assigned_topics(member)}
-        topics |= {each.topic for each in group.pending_offsets}
         if not all(_sees_topic(access, topic) for topic in topics if topic):
             error = TopicAuthorizationFailedError(
                 f"group {group.group_id!r} reads topics that {access.caller.principal} is not authorized to DESCRIBE"
             )
             described = groups_pb2.DescribedGroup(group_id=group.group_id, error=error_to_proto(error))
             group.CopyFrom(described)
+        _keep(group.pending_offsets, lambda each: _sees_topic(access, each.topic))
         for pending in group.pending_offsets:
             if not access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, pending.transactional_id):
                 pending.transactional_id = ""
