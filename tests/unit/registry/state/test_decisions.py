@@ -520,3 +520,21 @@ def test_too_many_characters_are_not_compared(monkeypatch: pytest.MonkeyPatch) -
     assert (refused.value.status, refused.value.code) == (422, 42201)
     writer.set_level("s", Level.BACKWARD)
     assert writer.register("s", avro(record("R", ("f", "int", 0)))) == 4
+
+
+def test_versions_with_long_references_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each version is parsed together with its references, so many small versions can take hours."""
+    monkeypatch.setattr("headrace_registry.state.decisions.REFERENCED_CHARACTERS_MAX", 10_000)
+    writer = Writer()
+    writer.register("inner", avro(record("Inner", ("f" * 4_000, "int"))))
+    versions = [avro(record("R", ("i", "Inner"), (f"f{n}", "int", 0)), ("Inner", "inner", 1)) for n in range(5)]
+    writer.set_level("s", Level.BACKWARD_TRANSITIVE)
+    for schema in versions[:3]:
+        writer.register("s", schema)
+    with pytest.raises(
+        RegistryError, match=r"with the schemas that they reference, .* more than 10000 .*BACKWARD"
+    ) as it:
+        writer.register("s", versions[3])
+    assert (it.value.status, it.value.code) == (422, 42201)
+    writer.set_level("s", Level.BACKWARD)
+    assert writer.register("s", versions[3])

@@ -36,7 +36,7 @@ from ..state import (
     Version,
     errors,
 )
-from ..state.parsing import characters
+from ..state.parsing import resolved_characters
 from . import answers, requests
 from .connections import Connections
 from .forwarding import (
@@ -528,7 +528,7 @@ class Api:
         for version in versions:
             if left < 0:
                 break
-            left -= characters(self._image, version.stored.schema, left)
+            left -= resolved_characters(self._image, version.stored.schema, left)
         return left < 0
 
 

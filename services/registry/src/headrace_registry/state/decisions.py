@@ -18,7 +18,7 @@ from ..schemas import InvalidSchemaError, Parsed, Schema, SchemaType
 from . import errors
 from .cache import Cache
 from .image import Image, StoredSchema, Version
-from .parsing import SHOWN_MAX, Parser, Submission, shortened, submission_of
+from .parsing import SHOWN_MAX, Parser, Submission, resolved_characters, shortened, submission_of
 from .records import (
     INT_MAX,
     ClearSubjectKey,
@@ -48,6 +48,8 @@ REASON_MAX = 2_000
 #: Maximum number of characters of the earlier versions with which a new schema is compared. A comparison takes
 #: seconds for a million characters.
 COMPARED_CHARACTERS_MAX = 16 << 20
+#: The same with the schemas that the versions reference, which are parsed again for each version: about a minute.
+REFERENCED_CHARACTERS_MAX = 64 << 20
 #: Limits of the cache of compared pairs of schemas: number of pairs, and characters of the reasons of all pairs.
 PAIRS_MAX, REASONS_CHARACTERS_MAX = 20_000, 2 << 20
 
@@ -222,6 +224,15 @@ class Deciding:
                 f"{characters} characters together, and the limit is {COMPARED_CHARACTERS_MAX}; delete old versions, "
                 f"or set the level {level.removesuffix('_TRANSITIVE')}"
             )
+        left = REFERENCED_CHARACTERS_MAX
+        for each in compared:
+            left -= resolved_characters(image, each.stored.schema, left)
+            if left < 0 and level.is_transitive:
+                raise errors.invalid_schema(
+                    f"cannot compare the schema with {len(compared)} versions of subject {submitted.subject}: with the "
+                    f"schemas that they reference, they have more than {REFERENCED_CHARACTERS_MAX} characters; delete "
+                    f"old versions, or set the level {level.removesuffix('_TRANSITIVE')}"
+                )
         mark = self.parser.mark(image, submitted)
         for version in reversed(compared):
             messages = self._between(image, level, mark, parsed, version)

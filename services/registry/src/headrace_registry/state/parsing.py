@@ -160,7 +160,7 @@ def with_versions(image: Image, references: tuple[Reference, ...]) -> tuple[Refe
     return tuple(found)
 
 
-def characters(image: Image, schema: Schema, most: int) -> int:
+def resolved_characters(image: Image, schema: Schema, most: int) -> int:
     """The length of a schema together with all schemas that it references. The sum ends when it is above ``most``."""
     total = len(schema.text)
     for _, version in _referenced(image, schema.references, deleted=True):
