@@ -9,13 +9,15 @@ import pytest
 
 from headrace_coordinator.group.messages import Part
 from headrace_coordinator.group.timing import NO_STREAM
-from headrace_coordinator.handlers import messages
+from headrace_coordinator.handlers import classic, messages
+from headrace_coordinator.handlers.classic import ClassicWaits
 from headrace_coordinator.handlers.unary_members import UnaryMembers
 from headrace_coordinator.runtime.runner import ShardRunner
+from headrace_core.errors import GroupIdNotFoundError
 from headrace_core.security.access import Access, Authorization
 from headrace_core.security.authorizer import Authorizer
-from headrace_core.security.caller import Caller
-from headrace_core.security.principal import USER, Principal
+from headrace_core.security.caller import NO_CALLER, Caller, set_caller
+from headrace_core.security.principal import ANONYMOUS, USER, Principal
 from headrace_protos.v1 import groups_pb2
 from tests.worlds.group_world import GROUP, GroupShardWorld, topic_id
 
@@ -108,3 +110,31 @@ def test_a_member_cannot_name_its_own_host(is_limited: bool) -> None:
     asked = messages.heartbeat(message, NO_STREAM, "/10.0.0.1", access)
     assert asked.client_host == "/10.0.0.1"
     assert (asked.principal, asked.principal_host) == (("User:eve", "10.0.0.9") if is_limited else ("", ""))
+
+
+@pytest.mark.parametrize(
+    ("caller", "seen"),
+    [
+        (Caller(Principal(USER, "eve"), "10.0.0.9"), "/10.0.0.9"),  # of its own, or through a gateway
+        (Caller(ANONYMOUS, "10.0.0.9"), "/10.0.0.1"),  # a gateway of an open cluster, which names its client's host
+        (NO_CALLER, "/10.0.0.1"),
+    ],
+)
+def test_descriptions_show_the_host_from_which_a_member_has_authenticated(caller: Caller, seen: str) -> None:
+    asked: list[Any] = []
+
+    class Runner:
+        async def ask(self, request: Any, *, is_fenced: bool = False) -> Any:
+            asked.append(request)
+            raise GroupIdNotFoundError("there is no group")
+
+    async def both() -> None:
+        set_caller(caller)
+        runner = cast(ShardRunner, Runner())
+        message = groups_pb2.MemberHeartbeat(group_id=GROUP, member_id="m")
+        await UnaryMembers().heartbeat(runner, groups_pb2.HeartbeatRequest(heartbeat=message, client_host="/10.0.0.1"))
+        joining = groups_pb2.JoinGroupRequest(group_id=GROUP, client_host="/10.0.0.1")
+        await classic.join(ClassicWaits(), runner, joining)
+
+    asyncio.run(both())
+    assert [each.client_host for each in asked] == [seen, seen]

@@ -27,6 +27,7 @@ from ..classic.messages import (
     Waiting,
 )
 from ..runtime.runner import ShardRunner, resolve
+from . import messages
 
 
 class ClassicWaits:
@@ -85,7 +86,7 @@ async def join(waits: ClassicWaits, runner: ShardRunner, request: Any) -> Any:
         tuple((each.name, each.metadata) for each in request.protocols),
         instance_id=instance_id,
         client_id=request.client_id,
-        client_host=request.client_host,
+        client_host=messages.host_of_client(request.client_host),
         reason=request.reason,
         needs_known_id=request.require_known_member_id,
         can_skip_assignment=request.supports_skipping_assignment,

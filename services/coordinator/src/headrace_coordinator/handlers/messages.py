@@ -9,6 +9,8 @@ from headrace_core.errors import BY_CODE, InvalidRequestError
 from headrace_core.item_errors import error_to_proto
 from headrace_core.rpc.turns import Turns
 from headrace_core.security.access import Access
+from headrace_core.security.caller import current_caller
+from headrace_core.security.principal import ANONYMOUS
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
@@ -39,6 +41,14 @@ from ..offsets.messages import (
 TOPIC_ID_BYTES = 16
 
 # -- membership -------------------------------------------------------------------------------------------------------
+
+
+def host_of_client(named: str) -> str:
+    """The host of the client that calls, in Kafka's form ``/10.0.0.1``. A listener that authenticates its callers knows
+    the host, so that no client is described with another host. On an open listener, a gateway calls for its client, and
+    only the request names the client's host (``named``)."""
+    caller = current_caller()
+    return named if caller.principal == ANONYMOUS or not caller.host else f"/{caller.host}"
 
 
 def heartbeat(message: Any, connection: int, host: str, access: Access) -> Heartbeat:

@@ -44,7 +44,9 @@ class UnaryMembers:
                 self._revisions.pop(who, None)
                 left = await runner.ask(Leave(*who, message.member_epoch, instance_id, NO_STREAM))
                 return groups_pb2.HeartbeatResponse(member_id=left.member_id, member_epoch=left.member_epoch)
-            asked = messages.heartbeat(message, NO_STREAM, request.client_host, current_access())
+            asked = messages.heartbeat(
+                message, NO_STREAM, messages.host_of_client(request.client_host), current_access()
+            )
             is_full = asked.topics is not None or bool(asked.topic_regex)
             known = NO_REVISION if is_full else self._revisions.get(who, NO_REVISION)
             reply: HeartbeatReply = await runner.ask(asked._replace(revision=known))
