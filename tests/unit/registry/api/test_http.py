@@ -136,6 +136,18 @@ def test_settings_of_a_wrong_type(api: World, body: dict[str, object]) -> None:
     assert api.registry.writes == 0
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_writes_nothing(api: World, site: str) -> None:
+    """Browsers ask no permission for a POST whose body has no type (CORS)."""
+    origin = {"Origin": "http://attacker.example", "Sec-Fetch-Site": site, "Content-Type": ""}
+    data = json.dumps({"schema": '"int"'}).encode()
+    reply = api.post("/subjects/s/versions", data=data, headers=origin)
+    assert reply.error[:2] == (403, 403)
+    assert api.get("/subjects", headers={"Sec-Fetch-Site": site}).body == []
+    for own in ("same-origin", "none"):
+        assert api.post("/subjects/s/versions", data=data, headers={**origin, "Sec-Fetch-Site": own}).status == 200
+
+
 def test_a_body_that_is_too_long_is_refused_unread(api: World) -> None:
     async def announce(length: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)

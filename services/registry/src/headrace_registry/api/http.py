@@ -34,6 +34,7 @@ MEDIA_TYPES = (
 #: Media types of requests; a request without the header Content-Type counts as application/octet-stream.
 CONSUMED_TYPES = (*MEDIA_TYPES, "application/octet-stream")
 
+_READS = ("GET", "HEAD")
 #: Maximum bytes of a request body. The longest legal schema fits, even if every character of its text is escaped.
 BODY_BYTES_MAX = 8 << 20
 #: Maximum bytes of the bodies of all requests in progress together.
@@ -186,6 +187,9 @@ class Gate:
             certificate = None if transport is None else transport.get_extra_info("peercert")
             if not self.guard.admits(request.headers.get("Authorization"), certificate):
                 raise PlainError(401, REFUSAL)
+        # A browser sends a POST without a Content-Type for a page of any site, also to a registry on localhost.
+        if request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site") and request.method not in _READS:
+            raise PlainError(403, "A page of another site sent this request; the registry accepts only its own clients")
         if self._requests > REQUESTS_MAX:
             raise PlainError(429, f"The registry has {REQUESTS_MAX} requests in progress; send the request again later")
         if not self._is_ready():
