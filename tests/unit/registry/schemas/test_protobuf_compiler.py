@@ -171,6 +171,8 @@ REFUSED = [
     'syntax = "proto3"; enum E { Z = 0; reserved "A"; A = 1; }',
     'syntax = "proto3"; message M { int32 foo_bar = 1; int32 fooBar = 2; }',
     'syntax = "proto3"; message M { string a = 1 [json_name = "x"]; string x = 2; }',
+    """syntax = "proto2";
+    message M { optional string a = 1 [json_name = "x"]; optional string b = 2 [json_name = "x"]; }""",
     'syntax = "proto3"; message M { map<string, int32> a = 1; message AEntry {} }',
     'syntax = "proto3"; message M { oneof o { map<string, int32> a = 1; } }',
     'syntax = "proto3"; message M { int32 a = 1 [default = 5]; }',
@@ -192,6 +194,7 @@ ACCEPTED = [
     message M { option deprecated_legacy_json_field_conflicts = true; int32 a_b = 1; int32 aB = 2; }""",
     'syntax = "proto3"; message M { map<string, M> m = 1; map<string, M> n = 2; int32 a = 3; int32 A = 4; }',
     'syntax = "proto2"; message M { optional int32 foo_bar = 1; optional int32 fooBar = 2; }',
+    'syntax = "proto2"; message M { optional int32 a = 1; optional int32 b = 2 [json_name = "a"]; }',
     """syntax = "proto2"; message M { optional double d = 1 [default = -inf]; optional float f = 2 [default = 1e3];
     optional bytes b = 3 [default = "\\001x"]; optional E e = 4 [default = B]; optional sint64 s = 5 [default = -0x1F];
     optional bool t = 6 [default = false]; extensions 10 to 19, 30; extend M { optional E x = 30 [default = A]; } }

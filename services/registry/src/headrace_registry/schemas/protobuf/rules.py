@@ -5,7 +5,8 @@ consumer could not read its records:
 
 * A message does not use the numbers and names that it reserves, and its ranges do not overlap.
 * A map is not in a oneof, and the names of the entries of maps are unique.
-* Fields of proto3 have no defaults, and their names in JSON are unique. A default has the type of its field.
+* The names of fields in JSON are unique; in proto2, only the names that the file gives them. Fields of proto3 have no
+  defaults. A default has the type of its field.
 * A call uses messages, and an extension uses a number of an extension range.
 """
 
@@ -99,11 +100,11 @@ class _Rules:
             self._type(nested, name)
 
     def _json_names(self, message: Message, fields: Sequence[Field], name: str) -> None:
-        if not self._file.is_proto3:
-            return
         if any(option.name == _EQUAL_JSON_NAMES and option.value == "true" for option in message.options):
             return
-        names = [str(one.json_name.value) if one.json_name else _json_name(one.name) for one in fields]
+        names = [str(one.json_name.value) for one in fields if one.json_name]
+        if self._file.is_proto3:
+            names += [_json_name(one.name) for one in fields if not one.json_name]
         _unique(names, f'two fields of "{name}" have the JSON name', "rename one of the fields")
 
     def _default(self, one: Field, name: str) -> None:
