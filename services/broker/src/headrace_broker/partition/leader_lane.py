@@ -527,6 +527,7 @@ class LeaderLane:
         """Fill ``pushes`` with records of the ready partitions, visiting each partition at most once; returns the bytes
         of the records."""
         ready, size = self._ready, 0
+        is_limited = not self._pacer.is_unlimited  # once: usually no throttle is set
         for _ in range(min(len(ready), ITEMS_MAX)):
             room = min(MESSAGE_BYTES - size, self._window_bytes - self._in_flight_bytes)
             if room <= 0 or not ready:
@@ -535,7 +536,7 @@ class LeaderLane:
             if replica.state is not State.READY:
                 continue  # the join of this replica ended while the replica was in the queue
             leader = replica.leader
-            if not self._may_go(replica, now_ms):
+            if is_limited and not self._may_go(replica, now_ms):
                 continue
             space = replica.window_bytes - replica.in_flight_bytes
             if space <= 0:
@@ -558,7 +559,9 @@ class LeaderLane:
                 ready.appendleft(replica)
                 break
             size += len(records)
-            pushes.append(self._push(replica, found, now_ms))
+            pushes.append(self._push(replica, found))
+            if is_limited and self._host.is_throttled(leader, self.broker_id):
+                self._pacer.take(len(records), now_ms)
         return size
 
     def _may_go(self, replica: JoinedReplica, now_ms: int) -> bool:
@@ -589,14 +592,12 @@ class LeaderLane:
             return None
         return found
 
-    def _push(self, replica: JoinedReplica, found: Slice, now_ms: int) -> Push:
+    def _push(self, replica: JoinedReplica, found: Slice) -> Push:
         leader, size = replica.leader, len(found.records)
         replica.position = found.next_offset
         replica.in_flight.append((found.next_offset, size))
         replica.in_flight_bytes += size
         self._in_flight_bytes += size
-        if self._host.is_throttled(leader, self.broker_id):
-            self._pacer.take(size, now_ms)
         high_watermark, log_start = leader.high_watermark, leader.log_start
         replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
         self._updates.pop(replica, None)
