@@ -63,7 +63,7 @@ def test_a_group_shows_no_transactional_id_that_the_caller_may_not_describe() ->
 
 
 def test_a_transaction_with_offsets_of_a_hidden_topic_hides_only_these_offsets() -> None:
-    """Kafka describes a group to a client with DESCRIBE on the group, whatever transactions are open."""
+    """Kafka describes a group to a client with DESCRIBE on the group, with or without open transactions."""
 
     def handler(request: Any) -> Any:
         found = groups_pb2.DescribeGroupsResponse()
