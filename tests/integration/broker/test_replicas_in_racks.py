@@ -107,8 +107,27 @@ def test_a_throttle_holds_back_replicas_that_are_moved_and_nobody_else(fleet: Fl
     topic.wait_same_bytes(1, 3)
 
 
-def move(topic: ReplicatedTopic, replicas: list[int], *, throttle_bytes_per_s: int) -> None:
-    wanted = admin_pb2.PartitionReassignment(topic=topic.name, partition=0, replicas=replicas)
+def test_a_throttle_holds_from_the_first_byte_and_for_small_partitions(fleet: Fleet) -> None:
+    topic, other = fleet.topic(on=[1, 2], min_insync_replicas="1"), fleet.topic(on=[1, 2], min_insync_replicas="1")
+    for each in (topic, other):
+        each.wait_isr(1, 2)
+    value = bytes(range(256)) * 2_000
+    for _ in range(8):  # 4 MB: the new replica is never far behind, and uses the live stream
+        topic.append(value)
+    load = Load(other)
+    for _ in range(4):
+        move(topic, [1, 3], throttle_bytes_per_s=1)
+        load.wait_for(30)  # on the same live stream
+        assert (topic.isr(), 3 in topic.state().replicas) == ({1, 2}, True)
+        move(topic, None, throttle_bytes_per_s=0)
+    load.stop()
+
+
+def move(topic: ReplicatedTopic, replicas: list[int] | None, *, throttle_bytes_per_s: int) -> None:
+    """Begin a move, or cancel it (None)."""
+    wanted = admin_pb2.PartitionReassignment(
+        topic=topic.name, partition=0, replicas=replicas or (), cancel=replicas is None
+    )
     request = admin_pb2.AlterPartitionReassignmentsRequest(
         reassignments=[wanted], throttle_bytes_per_s=throttle_bytes_per_s
     )

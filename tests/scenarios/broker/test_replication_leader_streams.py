@@ -359,7 +359,6 @@ def test_the_throttle_of_a_topic_is_that_of_its_leaders():
                 await here.broker.change(
                     ConfigRecord(ConfigResourceType.TOPIC, "orders", "leader.replication.throttled.replicas", listed)
                 )
-                here.broker.context.metadata.image = here.broker.image
                 assert here.service.is_throttled(leader, 2) is expected, listed
             here.service.set_throttle(2**63 - 1)
             assert not here.service.is_throttled(leader, 2)

@@ -395,11 +395,12 @@ def elected_when_the_leader_dies(image: MetadataImage) -> int | None:
 
 def throttled(image: MetadataImage) -> list[int]:
     """The followers that are throttled while they catch up."""
-    metadata = SimpleNamespace(image=image, watch=lambda on_change: None)
+    metadata = SimpleNamespace(watch=lambda on_change: None)
     broker: Any = SimpleNamespace(
         broker_id=LEADER,
         clock=ManualClock(NOW_MS),
         metadata=metadata,
+        partitions=SimpleNamespace(image=image),
         pushes=None,
         turns=None,
         metrics=None,

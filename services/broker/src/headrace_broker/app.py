@@ -278,6 +278,7 @@ class Broker:
         self._stopping = False
         self._acting = False  # True once the logs are open: from then on every change is applied, in its turn
         self._in_force = asyncio.Event()  # set when the broker has applied its first image
+        self._replication: ReplicationService | None = None  # known when the listeners are bound
         self._ready = False
 
     async def start(self) -> None:
@@ -351,6 +352,7 @@ class Broker:
     async def _bind(self) -> None:
         context, config = self.context, self.config
         replication = ReplicationService(context)
+        self._replication = replication
         replication.set_throttle(self.settings.current.leader_throttle_bytes_per_second)
         self.settings.subscribe(lambda _, new: replication.set_throttle(new.leader_throttle_bytes_per_second))
         admin = AdminService(
@@ -498,6 +500,10 @@ class Broker:
             return  # the first image that the broker applies will contain the change
         await self._in_force.wait()
         self.streams.metadata_changed(image, delta)
+        if self._replication is not None:
+            # Before the roles: a replica that the change adds may join, and copy, while the roles wait for the disk.
+            coming = self.settings.after(image, self.identity.broker_id, delta)
+            self._replication.set_throttle(coming.leader_throttle_bytes_per_second)
         await self.roles.apply(image, delta)
         self._assignments.metadata_changed(image, delta)
         self.settings.apply(image, self.identity.broker_id, delta)

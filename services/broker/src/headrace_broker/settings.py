@@ -117,14 +117,18 @@ class LiveSettings:
         self._subscribers[changed] = None
         return lambda: self._subscribers.pop(changed, None) and None
 
-    def apply(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> None:
-        """Apply the broker keys of ``image``. With a ``delta``, apply the broker keys only if the delta changed a
-        broker key."""
+    def after(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> BrokerSettings:
+        """The settings that ``apply`` with the same arguments puts into effect."""
         if delta is not None and not any(
             kind is ConfigResourceType.BROKER and name in ("", str(broker_id)) for kind, name in delta.configs
         ):
-            return
-        old, new = self.current, BrokerSettings.of(self._static, image, broker_id)
+            return self.current
+        return BrokerSettings.of(self._static, image, broker_id)
+
+    def apply(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> None:
+        """Apply the broker keys of ``image``. With a ``delta``, apply the broker keys only if the delta changed a
+        broker key."""
+        old, new = self.current, self.after(image, broker_id, delta)
         if new == old:
             return
         self.current = new

@@ -153,7 +153,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         if self._pacer.is_unlimited or not leader.is_behind(broker_id):
             return False
-        return self._throttled.has(self._broker.metadata.image, leader.partition, self._broker.broker_id)
+        # The image of the roles: it is in effect before a replica that it adds can join.
+        return self._throttled.has(self._broker.partitions.image, leader.partition, self._broker.broker_id)
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """End the streams of brokers that have a new broker epoch: acknowledgements from the earlier epoch may describe
