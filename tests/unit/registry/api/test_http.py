@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -14,6 +14,7 @@ from headrace.schemas import SchemaRegistry
 from headrace_core.unexpected import request_id_of
 from headrace_registry.api import handlers, http
 from headrace_registry.api.http import MEDIA_TYPES, negotiated
+from headrace_registry.compat import STEPS_MAX, Incompatibility, Level
 from headrace_registry.schemas import Parsed, SchemaType
 from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
 from headrace_registry.state import decisions, parsing
@@ -355,7 +356,7 @@ def test_long_versions_are_compared_in_a_thread_and_once(api: World, monkeypatch
     """A comparison in the event loop would stop all requests, and the group would remove the writer."""
     threads: list[bool] = []
 
-    def check(level: object, new: object, earlier: object) -> list[object]:
+    def check(level: object, new: object, earlier: object, steps_max: int) -> list[object]:
         threads.append(threading.current_thread() is threading.main_thread())
         return []
 
@@ -373,10 +374,28 @@ def test_long_versions_are_compared_in_a_thread_and_once(api: World, monkeypatch
     assert not any(threads[1:])
 
 
+def test_short_versions_that_take_many_steps_are_compared_in_a_thread(
+    api: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison of four kilobytes can take a second, and there can be thirty versions."""
+    compare = decisions.check
+    begun: list[tuple[bool, int]] = []
+
+    def check(level: Level, new: Parsed, earlier: Sequence[Parsed], steps_max: int) -> list[Incompatibility]:
+        begun.append((threading.current_thread() is threading.main_thread(), steps_max))
+        return compare(level, new, earlier, steps_max)
+
+    monkeypatch.setattr(decisions, "check", check)
+    parts = [{"maxLength": number} for number in range(1, 120)]
+    for title in "ab":
+        api.register("s", {"title": title, "anyOf": parts}, schemaType="JSON")
+    assert begun == [(True, decisions.QUICK_STEPS_MAX), (False, STEPS_MAX)]
+
+
 def test_versions_with_long_references_are_compared_in_a_thread(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[bool] = []
 
-    def check(level: object, new: object, earlier: object) -> list[object]:
+    def check(level: object, new: object, earlier: object, steps_max: int) -> list[object]:
         threads.append(threading.current_thread() is threading.main_thread())
         return []
 
@@ -406,7 +425,7 @@ def test_a_chain_of_references_that_is_too_deep_for_one_text(api: World) -> None
 def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
     is_free = threading.Event()
 
-    def check(level: object, new: object, earlier: object) -> list[object]:
+    def check(level: object, new: object, earlier: object, steps_max: int) -> list[object]:
         assert is_free.wait(10)
         return []
 

@@ -36,6 +36,7 @@ from ..state import (
     Version,
     errors,
 )
+from ..state.decisions import NotQuickError
 from ..state.parsing import resolved_characters
 from . import answers, requests
 from .connections import Connections
@@ -105,6 +106,7 @@ class Api:
         self._registry = registry
         rules = Rules(Level(settings.compatibility_level.upper()), settings.mode_mutability)
         self._deciding = Deciding.of_threads(rules, threading.Lock())
+        self._quick = self._deciding.quick()
         self._writing = Writing(registry, settings.write_timeout_s, settings.guard.tls)
         self._thread = ThreadPoolExecutor(1, "registry-parser")
         self._turn = asyncio.Lock()  # lock of the request whose work runs in the thread
@@ -482,14 +484,19 @@ class Api:
         return await self._run(look_up, submitted, referring)
 
     async def _compared(self, submitted: Submission, earlier: Sequence[Version]) -> list[str]:
-        return await self._run(
-            lambda image: self._deciding.compatibility(image, submitted, earlier), submitted, earlier
-        )
+        """Compare a schema with earlier versions: in the event loop if this is quick, otherwise in a thread."""
+        if not self._is_long(submitted, earlier):
+            with suppress(NotQuickError):
+                return self._quick.compatibility(self._image, submitted, earlier)
+        async with self._in_turn():
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._deciding.compatibility, self._image.draft(), submitted, earlier
+            )
 
     async def _prepare_comparison(self, submitted: Submission) -> None:
-        """Compare a schema with long earlier versions in a thread; the decision then finds the results in the cache."""
+        """Compare a schema with earlier versions; the decision then finds the results in the cache."""
         live = [each for each in self._image.versions(submitted.subject) if not each.is_deleted]
-        if submitted.schema.text.strip() and self._is_long(submitted, live):
+        if submitted.schema.text.strip():
             await self._compared(submitted, live)
 
     async def _run(self, read: Callable[[Image], T], submitted: Submission, versions: Sequence[Version]) -> T:

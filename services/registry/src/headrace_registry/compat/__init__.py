@@ -20,6 +20,7 @@ from enum import StrEnum
 from headrace_registry.compat import avro, json_schema, protobuf
 from headrace_registry.compat.model import (
     DIFFERENT_TYPE,
+    STEPS_MAX,
     TEXT_MAX,
     ComparisonTooLargeError,
     Difference,
@@ -30,7 +31,7 @@ from headrace_registry.schemas.avro import AvroSchema
 from headrace_registry.schemas.json_schema import JsonSchema
 from headrace_registry.schemas.protobuf.schema import ProtobufSchema
 
-__all__ = ["ComparisonTooLargeError", "Incompatibility", "Level", "check"]
+__all__ = ["STEPS_MAX", "ComparisonTooLargeError", "Incompatibility", "Level", "check"]
 
 
 class Level(StrEnum):
@@ -50,28 +51,28 @@ class Level(StrEnum):
         return self.endswith("_TRANSITIVE")
 
 
-def check(level: Level, new: Parsed, earlier: Sequence[Parsed]) -> list[Incompatibility]:
+def check(level: Level, new: Parsed, earlier: Sequence[Parsed], steps_max: int = STEPS_MAX) -> list[Incompatibility]:
     """Return the reasons why ``new`` is not compatible with the schemas ``earlier``, of which the oldest comes first.
 
     The check goes from the latest schema to the oldest schema, and ends at the first incompatible schema. The attribute
     ``earlier`` of each Incompatibility is the index of the incompatible schema in the argument ``earlier``. Raise
-    ComparisonTooLargeError.
+    ComparisonTooLargeError if the comparison of two schemas takes more than ``steps_max`` steps.
     """
     if level is Level.NONE:
         return []
     for index in range(len(earlier) - 1, -1, -1):
         problems: list[Incompatibility] = []
         if not level.startswith("FORWARD"):
-            problems += _unreadable(new, earlier[index], "new", "old", index)
+            problems += _unreadable(new, earlier[index], "new", "old", index, steps_max)
         if not level.startswith("BACKWARD"):
-            problems += _unreadable(earlier[index], new, "old", "new", index)
+            problems += _unreadable(earlier[index], new, "old", "new", index, steps_max)
         if problems or not level.is_transitive:
             return problems
     return []
 
 
 def _unreadable(
-    reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, earlier: int
+    reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, earlier: int, steps_max: int
 ) -> Iterator[Incompatibility]:
     """Yield the reasons why ``reader`` cannot read the data of ``writer``. ``reader_word`` and ``writer_word`` are the
     names of the two schemas in the text of a reason."""
@@ -79,11 +80,11 @@ def _unreadable(
     reasons: Mapping[str, str] = {}
     match reader, writer:
         case AvroSchema(), AvroSchema():
-            differences, reasons = avro.can_read(reader, writer), avro.REASONS
+            differences, reasons = avro.can_read(reader, writer, steps_max), avro.REASONS
         case JsonSchema(), JsonSchema():
-            differences, reasons = json_schema.can_read(reader, writer), json_schema.REASONS
+            differences, reasons = json_schema.can_read(reader, writer, steps_max), json_schema.REASONS
         case ProtobufSchema(), ProtobufSchema():
-            differences, reasons = protobuf.can_read(reader, writer), protobuf.REASONS
+            differences, reasons = protobuf.can_read(reader, writer, steps_max), protobuf.REASONS
         case _:
             yield Incompatibility(DIFFERENT_TYPE, "/", "Incompatible because of different schema type", None, earlier)
     for kind, full_path, full_detail in differences:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from headrace_registry.compat.model import LOOKS_PER_STEP, REPORTED_MAX, Difference, Steps, run
+from headrace_registry.compat.model import LOOKS_PER_STEP, REPORTED_MAX, STEPS_MAX, Difference, Steps, run
 from headrace_registry.schemas.avro import Array, AvroSchema, Enum, Fixed, Map, Named, Node, Record, Union
 from headrace_registry.schemas.json_text import pointer
 
@@ -51,9 +51,9 @@ _Path: TypeAlias = "tuple[_Path, str | int] | None"
 _Problems = list[Difference]
 
 
-def can_read(reader: AvroSchema, writer: AvroSchema) -> Sequence[Difference]:
+def can_read(reader: AvroSchema, writer: AvroSchema, steps_max: int = STEPS_MAX) -> Sequence[Difference]:
     """Return the differences that keep ``reader`` from reading the data of ``writer``."""
-    return run(_Check().compare(reader.root, writer.root, None))
+    return run(_Check().compare(reader.root, writer.root, None), steps_max)
 
 
 class _Check:

@@ -25,7 +25,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from headrace_registry.compat.matching import largest_matching
-from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
+from headrace_registry.compat.model import REPORTED_MAX, STEPS_MAX, Difference, Steps, run
 from headrace_registry.schemas.json_schema import (
     Anything,
     Array,
@@ -136,9 +136,9 @@ _NAME_PER_STEP = 1_000
 _EXPONENT_MAX = 400
 
 
-def can_read(reader: JsonSchema, writer: JsonSchema) -> Sequence[Difference]:
+def can_read(reader: JsonSchema, writer: JsonSchema, steps_max: int = STEPS_MAX) -> Sequence[Difference]:
     """Return the differences that let ``reader`` refuse a value which ``writer`` accepts."""
-    found = run(_Check().compare(writer.root, reader.root))
+    found = run(_Check().compare(writer.root, reader.root), steps_max)
     return [Difference(kind, _shown(path)) for kind, path in found]
 
 

@@ -72,11 +72,11 @@ _T = TypeVar("_T")
 Steps = Generator[Any, Any, _T]
 
 
-def run(steps: Steps[_T]) -> _T:
+def run(steps: Steps[_T], steps_max: int = STEPS_MAX) -> _T:
     """Run a recursive computation without recursive Python calls, so that a chain of types may have any length.
 
     ``steps`` is a generator: it yields generators like itself, and receives what each of them returns. It yields a
-    number for work that takes the time of as many steps. Raise ComparisonTooLargeError after STEPS_MAX steps.
+    number for work that takes the time of as many steps. Raise ComparisonTooLargeError after ``steps_max`` steps.
     """
     stack: list[Steps[Any]] = [steps]
     result: Any = None
@@ -94,9 +94,9 @@ def run(steps: Steps[_T]) -> _T:
             else:
                 stack.append(below)
                 count += 1
-            if count > STEPS_MAX:
+            if count > steps_max:
                 raise ComparisonTooLargeError(
-                    f"the check of compatibility takes more than {STEPS_MAX} steps; split the schema, or set the "
+                    f"the check of compatibility takes more than {steps_max} steps; split the schema, or set the "
                     "level of the subject to NONE"
                 )
     return result  # type: ignore[no-any-return]

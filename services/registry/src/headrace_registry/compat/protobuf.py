@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
+from headrace_registry.compat.model import REPORTED_MAX, STEPS_MAX, Difference, Steps, run
 from headrace_registry.schemas.protobuf.elements import SCALARS, Enum, Field, Label, MapType, Message, OneOf
 from headrace_registry.schemas.protobuf.names import FoundType, Types
 from headrace_registry.schemas.protobuf.schema import ProtobufSchema
@@ -65,9 +65,9 @@ _GROUPS: Final = {
 _Found = list[Difference]
 
 
-def can_read(reader: ProtobufSchema, writer: ProtobufSchema) -> Sequence[Difference]:
+def can_read(reader: ProtobufSchema, writer: ProtobufSchema, steps_max: int = STEPS_MAX) -> Sequence[Difference]:
     """Return the differences that keep ``reader`` from reading the data of ``writer``."""
-    return run(_Check(writer, reader).files())
+    return run(_Check(writer, reader).files(), steps_max)
 
 
 def _in_scope(scope: str, name: str) -> str:

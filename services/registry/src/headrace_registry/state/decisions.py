@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from ..compat import ComparisonTooLargeError, Level, check
+from ..compat import STEPS_MAX, ComparisonTooLargeError, Level, check
 from ..schemas import InvalidSchemaError, Parsed, Schema, SchemaType
 from . import errors
 from .cache import Cache
@@ -50,6 +50,8 @@ REASON_MAX = 2_000
 COMPARED_CHARACTERS_MAX = 16 << 20
 #: The same with the schemas that the versions reference, which are parsed again for each version: about a minute.
 REFERENCED_CHARACTERS_MAX = 64 << 20
+#: Maximum number of steps of a quick comparison of two schemas: about 30 milliseconds.
+QUICK_STEPS_MAX = 10_000
 #: Limits of the cache of compared pairs of schemas: number of pairs, and characters of the reasons of all pairs.
 PAIRS_MAX, REASONS_CHARACTERS_MAX = 20_000, 2 << 20
 
@@ -80,20 +82,30 @@ class Rules:
     may_change_modes: bool = True
 
 
+class NotQuickError(Exception):
+    """A comparison takes too many steps for the event loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deciding:
-    """The decisions, with the configuration and the parser that they need."""
+    """The decisions, with the configuration and the parser that they need. ``steps_max``: limit of the comparison of
+    two schemas."""
 
     rules: Rules = field(default_factory=Rules)
     parser: Parser = field(default_factory=Parser)
     _pairs: Cache[tuple[str, ...]] = field(default_factory=lambda: Cache(PAIRS_MAX, REASONS_CHARACTERS_MAX))
     _inlined: Cache[bool] = field(default_factory=lambda: Cache(PAIRS_MAX, 0))
+    steps_max: int = STEPS_MAX
 
     @classmethod
     def of_threads(cls, rules: Rules, lock: AbstractContextManager[object]) -> Deciding:
         """Make a Deciding that several threads may use at the same time; ``lock`` guards the caches."""
         pairs: Cache[tuple[str, ...]] = Cache(PAIRS_MAX, REASONS_CHARACTERS_MAX, lock)
         return cls(rules, Parser(lock=lock), pairs, Cache(PAIRS_MAX, 0, lock))
+
+    def quick(self) -> Deciding:
+        """The same decisions, with the same caches, which raise NotQuickError for a comparison of many steps."""
+        return replace(self, steps_max=QUICK_STEPS_MAX)
 
     # --- schemas -----------------------------------------------------------------------------------------------------
 
@@ -251,8 +263,10 @@ class Deciding:
         if messages is None:
             old = self.parser.parse_version(image, version)
             try:
-                found = [each for one in _CHECKS[level] for each in check(one, new, [old])]
+                found = [each for one in _CHECKS[level] for each in check(one, new, [old], self.steps_max)]
             except ComparisonTooLargeError as error:
+                if self.steps_max < STEPS_MAX:
+                    raise NotQuickError from None
                 raise errors.invalid_schema(
                     f"cannot compare the schema with version {version.number} of subject {version.subject}: "
                     f"{error.message}"
