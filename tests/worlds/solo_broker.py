@@ -170,9 +170,10 @@ class SoloBroker:
         streams: ReplicationStreams | None = None,
         **static: str,
     ) -> None:
-        """``image``: the metadata before the start. ``former``: the metadata that the broker saved. ``storage_fs``: the file system of the storage, if it is not ``fs``
-        itself. ``shortage_first_ms``: shortest time that a measured shortage of space lasts. ``streams``: replaces the
-        streams from leaders. ``static``: topic keys in the broker's properties file."""
+        """``image``: the metadata before the start. ``former``: the metadata that the broker saved. ``storage_fs``: the
+        file system of the storage, if it is not ``fs`` itself. ``shortage_first_ms``: shortest time that a measured
+        shortage of space lasts. ``streams``: replaces the streams from leaders. ``static``: topic keys in the broker's
+        properties file."""
         self.fs = fs
         self.roots = roots or ("/data",)
         self.image, self.former = image or MetadataImage(), former

@@ -152,12 +152,12 @@ class Roles:
         this broker and ``image`` does not was deleted or reassigned meanwhile: it is deleted here, too. A log that
         neither image assigns to this broker is set aside. Its topic may have been deleted before this broker saved any
         metadata about it, or the controllers may have lost their newest records."""
-        settled = await self._storage.settle(functools.partial(_fate_of, image, former, self._broker_id))
-        for partition in settled.deleted:
+        found = await self._storage.settle(functools.partial(_fate_of, image, former, self._broker_id))
+        for partition in found.deleted:
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
-        for path, partition in settled.set_aside.items():
+        for path, partition in found.set_aside.items():
             self._events.emit(PartitionSetAside(partition=partition, path=path))
-        for partition, error in settled.refused.items():
+        for partition, error in found.refused.items():
             self._fail(partition, error, error.message)
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
         async with self._changing:

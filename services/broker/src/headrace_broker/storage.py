@@ -87,7 +87,7 @@ class Fate(enum.Enum):
     SET_ASIDE = enum.auto()  #: The directory is renamed to ``...-stray``, and nothing is removed.
 
 
-class Settled(NamedTuple):
+class FoundLogs(NamedTuple):
     """Result of ``Storage.settle``: partitions whose logs were deleted; logs that were set aside, by their new paths;
     and, with the reasons, the partitions that must not be served."""
 
@@ -265,7 +265,7 @@ class Storage:
             )
         )
 
-    async def settle(self, fate_of: Callable[[TopicPartition, uuid.UUID], Fate]) -> Settled:
+    async def settle(self, fate_of: Callable[[TopicPartition, uuid.UUID], Fate]) -> FoundLogs:
         """Compare the logs that were found with the partitions in the metadata. ``fate_of`` decides from a log's
         partition and topic id. A directory that was offline may have a deleted topic's log, while another directory has
         the log of a new topic with the same name."""
@@ -296,7 +296,7 @@ class Storage:
         # Forget the refusals of deleted partitions, because a new topic may have the same name.
         refused = {partition: why for partition, why in refused.items() if partition in self._at}
         self._refused.update(refused)
-        return Settled(deleted, set_aside, refused)
+        return FoundLogs(deleted, set_aside, refused)
 
     def writers(self) -> list[DirectoryWriter]:
         """Writers of the online directories."""
