@@ -179,6 +179,8 @@ def test_a_wrong_password_is_refused_and_a_delegation_token_logs_in(alice: dict[
 
 
 def test_users_sign_in_to_the_console_and_see_what_their_acls_allow(alice: dict[str, Any]) -> None:
+    with Producer(alice) as producer:
+        producer.send("sales", b"for the console", partition=0).result(timeout=60)
     trusted = ssl.create_default_context(cafile=alice["ssl.ca.location"])
     with httpx.Client(base_url=CONSOLE, verify=trusted, headers={"Accept": "text/html"}, timeout=30) as browser:
         assert browser.get("topics").headers["Location"].startswith("/sign-in")
@@ -191,6 +193,6 @@ def test_users_sign_in_to_the_console_and_see_what_their_acls_allow(alice: dict[
         topics = str(until(lambda: "takes its first sample" not in (text := browser.get("topics").text) and text))
         assert 'name=sales"' in topics
         assert "payroll" not in topics
-        assert "by password" in browser.get("messages?topic=sales&partition=0").text
+        assert "for the console" in browser.get("messages?topic=sales&partition=0").text
         hidden = browser.get("topic?name=payroll")
         assert (hidden.status_code, "is not authorized to DESCRIBE topic" in alert(hidden.text)) == (403, True)
