@@ -845,6 +845,29 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
         shard.groups.check_commit(GROUP, "a", epoch, None, lost)
 
 
+def test_a_delayed_commit_does_not_set_back_a_partition_that_two_members_have_released() -> None:
+    """The member keeps its epoch, because it has more to release. Meanwhile another member has had the partition, and
+    has left (found by simulation)."""
+    shard = GroupShardWorld(orders=6)
+    (a,) = shard.join("a")
+    epoch = a.epoch
+    b, c = Client(shard, "b"), Client(shard, "c")
+    b.join()
+    a.hear(lets_go=False)
+    c.join()  # the new target takes more from the first member
+    a.let_go()
+    a.heartbeat()
+    group = shard.groups._state.groups[GROUP]
+    passed_on = {part for part, owner in group.owners.items() if owner == "b"}
+    b.leave()
+    (released,) = passed_on - group.owners.keys()
+    assert group.members["a"].current.epoch == epoch
+    kept = [("orders", number) for _, number in a.reading]
+    shard.groups.check_commit(GROUP, "a", epoch, None, [*kept, ("elsewhere", 0)])
+    with pytest.raises(StaleMemberEpochError, match="is not assigned to this member, but will be"):
+        shard.groups.check_commit(GROUP, "a", epoch, None, [("orders", released[1])])
+
+
 def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile() -> None:
     """The member learns its new epoch and the revocation at the same time. The member's last commit has the valid
     epoch, and would set back the offset that another member has committed (found by simulation)."""

@@ -202,21 +202,34 @@ def check_epoch(member: Member, epoch: int) -> None:
 def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
     """Check that the member may commit with the epoch of its request. Raises StaleMemberEpochError.
 
-    With its current epoch a member may commit, except for partitions of another member. After a disconnection longer
-    than the grace period, the member learns the new epoch before it releases partitions that were reassigned. With an
-    older epoch the member may only commit partitions that it has owned from that epoch on (KIP-1251). A member with an
-    older epoch may not know that the epoch is outdated. If ``parts`` is None, the partitions are unknown and the commit
-    is refused. Guard: a delayed commit must not reset a partition's offset after the partition's new member has
-    committed later offsets.
+    With its current epoch a member may commit, except for partitions that another member has or will get. After a
+    disconnection longer than the grace period, the member learns the new epoch before it releases partitions that were
+    reassigned. A member that has more partitions to release keeps its epoch. So a delayed commit may arrive with the
+    current epoch after the release, and even after a further member has had the partition. With an older epoch the
+    member may only commit partitions that it has owned from that epoch on (KIP-1251). A member with an older epoch may
+    not know that the epoch is outdated. If ``parts`` is None, the partitions are unknown and the commit is refused.
+    Guard: a delayed commit must not reset a partition's offset after the partition's new member has committed later
+    offsets.
     """
     current = member.current
     where = f"group {group.group_id!r}, member {member.member_id!r}"
     if epoch == current.epoch:
+        unowned = []
         for part in parts or ():
-            if group.owners.get(part, member.member_id) != member.member_id:
+            owner = group.owners.get(part)
+            if owner is None:
+                unowned.append(part)
+            elif owner != member.member_id:
                 raise StaleMemberEpochError(
-                    f"{where}: partition {part[1]} of topic {part[0].hex()} belongs to member "
-                    f"{group.owners[part]!r} now: commit only partitions that are still assigned"
+                    f"{where}: partition {part[1]} of topic {part[0].hex()} belongs to member {owner!r} now: commit "
+                    "only partitions that are still assigned"
+                )
+        wanted = frozenset[Part]().union(*(each.target for each in group.members.values() if unowned))
+        for part in unowned:
+            if part in wanted:
+                raise StaleMemberEpochError(
+                    f"{where}: partition {part[1]} of topic {part[0].hex()} is not assigned to this member, but will "
+                    "be assigned in this group: commit only partitions that are still assigned"
                 )
         return
     if epoch > current.epoch:
