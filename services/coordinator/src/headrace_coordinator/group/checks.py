@@ -224,13 +224,14 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
                     f"{where}: partition {part[1]} of topic {part[0].hex()} belongs to member {owner!r} now: commit "
                     "only partitions that are still assigned"
                 )
-        wanted = frozenset[Part]().union(*(each.target for each in group.members.values() if unowned))
-        for part in unowned:
-            if part in wanted:
-                raise StaleMemberEpochError(
-                    f"{where}: partition {part[1]} of topic {part[0].hex()} is not assigned to this member, but will "
-                    "be assigned in this group: commit only partitions that are still assigned"
-                )
+        if unowned:
+            wanted = frozenset[Part]().union(*(each.target for each in group.members.values()))
+            for part in unowned:
+                if part in wanted:
+                    raise StaleMemberEpochError(
+                        f"{where}: partition {part[1]} of topic {part[0].hex()} is not assigned to this member, and "
+                        "waits for its next member: commit only partitions that are still assigned"
+                    )
         return
     if epoch > current.epoch:
         raise StaleMemberEpochError(f"{where}: epoch {epoch} does not exist; the current one is {current.epoch}")

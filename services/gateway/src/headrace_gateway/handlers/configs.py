@@ -37,7 +37,7 @@ _OPERATIONS = {
     2: admin_pb2.AlterConfigOp.KIND_APPEND,
     3: admin_pb2.AlterConfigOp.KIND_SUBTRACT,
 }
-#: Number of resources in one call. Their descriptions take about 15 ms of the gateway's time.
+#: Number of resources in one call. Their descriptions take about 12 ms of the gateway's time.
 DESCRIBED_AT_ONCE = 50
 _ANY = -1
 _LIST_OPERATIONS = (admin_pb2.AlterConfigOp.KIND_APPEND, admin_pb2.AlterConfigOp.KIND_SUBTRACT)
