@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from headrace_controller.cluster.requests import (
 )
 from headrace_controller.handlers.security import SecurityHandler
 from headrace_controller.handlers.tokens import Tokens
+from headrace_core.clock import SystemClock
 from headrace_core.errors import (
     DelegationTokenAuthDisabledError,
     DelegationTokenAuthorizationFailedError,
@@ -153,6 +155,26 @@ def test_one_user_cannot_use_up_all_tokens(monkeypatch: pytest.MonkeyPatch) -> N
     create(world, "c", requester=ANN, owner=EVE)
     world.ask(ExpireToken("a", ANN, -1, NOW))
     create(world, "d", requester=EVE)
+
+
+def test_no_token_id_looks_like_an_option_of_a_command_line() -> None:
+    """One of 64 random ids began with "-", and ``headrace tokens renew`` took it for an option."""
+
+    class Driver:
+        async def ask(self, asked: CreateToken) -> Any:
+            ids.append(asked.token_id)
+            made = DelegationTokenRecord(asked.token_id, ANN, ANN, (), 0, 1, 2)
+            return SimpleNamespace(reply=made, metadata_offset=1)
+
+    async def run() -> None:
+        handler = Tokens(Driver(), "key", SystemClock(), check_interval_s=1)  # type: ignore[arg-type]
+        for _ in range(1_000):
+            await handler.create(security_pb2.CreateDelegationTokenRequest(requester=ANN))
+
+    ids: list[str] = []
+    asyncio.run(run())
+    assert len(set(ids)) == 1_000
+    assert not [each for each in ids if each.startswith("-")]
 
 
 def test_an_old_metadata_version_has_no_tokens() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from typing import Any
 
 from headrace_core.clock import Clock
@@ -17,6 +16,7 @@ from headrace_core.errors import (
 )
 from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.records import DelegationTokenRecord
+from headrace_core.node.ids import id_to_text, random_id
 from headrace_core.security.sasl.tokens import token_hmac
 from headrace_protos.v1 import security_pb2
 
@@ -25,8 +25,6 @@ from ..cluster.requests import CreateToken, ExpireToken, RemoveExpiredTokens, Re
 from ..driver import ControllerDriver
 
 logger = logging.getLogger("headrace.controller")
-
-_ID_BYTES = 16
 
 
 class Tokens:
@@ -48,7 +46,7 @@ class Tokens:
         key, requester = self._key(), _requester(request)
         answer = await self._driver.ask(
             CreateToken(
-                secrets.token_urlsafe(_ID_BYTES),
+                id_to_text(random_id()),
                 request.owner or requester,
                 requester,
                 tuple(request.renewers),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from typing import Any
 
 from headrace_core.errors import HeadraceError
+from headrace_core.node.ids import id_to_text, random_id
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
 from ..access import DESCRIBE, READ, TOPIC
@@ -28,7 +27,7 @@ async def consumer_group_heartbeat(call: Call, request: Message) -> Fields:
         call.require(DESCRIBE, TOPIC, name)
     member_id = request.member_id
     if not member_id and request.member_epoch == JOIN_EPOCH and call.version < _MEMBERS_CHOOSE_IDS:
-        member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        member_id = id_to_text(random_id())
     heartbeat = groups_pb2.MemberHeartbeat(
         group_id=request.group_id,
         member_id=member_id,
