@@ -128,6 +128,8 @@ class History:
         if decision is not None and partition.topic in self.topics:
             topic_id = self.topics[partition.topic].topic_id
             self.book[group_id, partition] = Entry(offset, self.now_ms, topic_id)
+            for offsets in self.pending.values():
+                offsets.pop((group_id, partition), None)
 
     def send(self, *, may_crash: bool = True) -> None:
         """Let a producer add an offset to its transaction."""
@@ -331,6 +333,8 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "a transaction's offsets keep their time": (CommittedOffset, "_replace", lambda self, **changes: self),
     "pending offsets expire": (PendingBook, "partitions", lambda self, group_id: set()),
     "a marker's tombstones are not written": (logic, "_end_records", _writes_commits_only),
+    "an older offset of a transaction replaces a commit": (OffsetsLogic, "_pending", lambda self, *of: {}),
+    "removed pending offsets are not written": (logic, "_pending_records", lambda changes: ()),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from headrace_broker.context import BrokerLimits
 from headrace_broker.handlers.produce import ProduceStream
 from headrace_broker.handlers.transactions import MarkersStream, ProducersService
-from headrace_broker.partition.verification import WAITING_MAX, WaitingRoom
+from headrace_broker.partition.verification import FIRST_SEQUENCES_MAX, WAITING_MAX, Verifications, WaitingRoom
 from headrace_core import errors
 from headrace_core.metadata.records import PartitionRecord, TopicRecord
 from headrace_core.records import Compression, decode_batch, encode_batch, read_header, split_batches
@@ -234,6 +234,53 @@ def test_a_refusal_of_the_coordinator_goes_to_all_waiting_batches_in_order() -> 
         assert handler.is_idle()
 
     run(scenario)
+
+
+def test_under_version_1_no_batch_passes_a_refused_batch_of_an_unknown_producer() -> None:
+    """The sequence of an unknown producer may be larger than 0, because the log may have forgotten the producer."""
+
+    async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
+        handler, stream = broker.producer()
+        send(handler, 0, batch(5), version=1)
+        coordinator.answer(errors.CoordinatorNotAvailableError("no answer in time"))
+        for number, sequence in ((1, 6), (2, 5), (3, 6)):
+            send(handler, number, batch(sequence), version=1)
+        coordinator.answer()
+        await stream.wait_sent(4)
+        assert results(stream) == [
+            (0, "COORDINATOR_NOT_AVAILABLE", -1),
+            (1, "OUT_OF_ORDER_SEQUENCE_NUMBER", -1),
+            (2, "ok", 0),
+            (3, "ok", 1),
+        ]
+
+        small = played(broker, WaitingRoom(appends_max=1))
+        handler, stream = broker.producer()
+        send(handler, 0, batch(0, producer_id=8), partition=1)  # fills the room
+        send(handler, 1, batch(0, producer_id=9), partition=1, version=1)
+        small.answer()
+        send(handler, 2, batch(1, producer_id=9), partition=1, version=1)
+        small.answer()
+        await stream.wait_sent(3)
+        assert sorted(results(stream)) == [
+            (0, "ok", 0),
+            (1, "SERVER_BUSY", -1),
+            (2, "OUT_OF_ORDER_SEQUENCE_NUMBER", -1),
+        ]
+        assert shown(broker) == ["7:0:5", "7:0:6"]
+        assert shown(broker, 1) == ["8:0:0"]
+
+    run(scenario)
+
+
+def test_a_partition_remembers_the_first_sequences_of_the_last_producers() -> None:
+    verifications: Verifications[None] = Verifications(WaitingRoom())
+    for producer_id in range(FIRST_SEQUENCES_MAX + 1):
+        assert verifications.first_sequence(producer_id, 0, 3) == 3
+    assert verifications.first_sequence(0, 0, 5) == 5, "forgotten"
+    assert verifications.first_sequence(2, 0, 5) == 3
+    assert verifications.cancelled_by_marker(2, 0) == []
+    assert verifications.first_sequence(2, 0, 5) == 5
 
 
 def test_a_wrong_epoch_does_not_disturb_the_producer() -> None:

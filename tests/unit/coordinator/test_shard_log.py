@@ -163,10 +163,11 @@ class KafkasLog:
         self.end = 0
         self.data = b""
 
-    def commit(self, partition: int, offset: int, producer: tuple[int, int] | None = None) -> None:
-        """An offset commit of group g; with ``producer`` (id, epoch), in a transaction of this producer."""
+    def commit(self, partition: int, offset: int | None, producer: tuple[int, int] | None = None) -> None:
+        """An offset commit of group g; with ``producer`` (id, epoch), in a transaction of this producer. ``offset``:
+        None for a tombstone."""
         key = encode_key("g", TopicPartition("t", partition))
-        value = encode_value(CommittedOffset(offset, commit_timestamp_ms=NOW_MS))
+        value = None if offset is None else encode_value(CommittedOffset(offset, commit_timestamp_ms=NOW_MS))
         more: dict[str, Any] = {}
         if producer is not None:
             more = {
@@ -222,6 +223,19 @@ def test_a_replay_understands_transactions_that_kafka_wrote() -> None:
     assert offsets(kafka.replayed()) == {0: 10, 1: 11, 2: 5, 3: None}
     kafka.marker((8, 1), commit=False)
     assert offsets(kafka.replayed()) == {0: 10, 1: 11, 2: 5}
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_later_commit_in_kafkas_log_replaces_the_offset_of_a_transaction(commit: bool) -> None:
+    kafka = KafkasLog()
+    for partition in range(3):
+        kafka.commit(partition, 10, (7, 3))
+    kafka.commit(0, 2)
+    kafka.commit(1, None)
+    assert offsets(kafka.replayed()) == {0: 2, 2: None}
+    kafka.commit(1, 11, (7, 3))
+    kafka.marker((7, 4), commit=commit)
+    assert offsets(kafka.replayed()) == ({0: 2, 1: 11, 2: 10} if commit else {0: 2})
 
 
 def test_a_transaction_that_kafka_left_open_ends_here() -> None:

@@ -18,6 +18,7 @@ from headrace_coordinator.offsets.messages import (
     DeleteGroup,
     DeleteOffsets,
     EndOffsets,
+    FetchOffsets,
     OffsetToCommit,
 )
 from headrace_coordinator.offsets.pending import (
@@ -66,6 +67,36 @@ def test_a_commit_takes_effect_from_its_end_on_in_one_batch() -> None:
     assert (world.fetch("g")["t", 1].offset, world.fetch("h")["t", 0].offset) == (6, 9)
     assert list(world.successor().book) == list(world.logic.book)
     assert not world.end(commit=True).records, "a repeated marker appends nothing"
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_commit_outside_of_the_transaction_replaces_an_older_pending_offset(is_committed: bool) -> None:
+    """Kafka compares the log offsets of both records when the transaction commits."""
+    world = OffsetsWorld()
+    for producer in ((7, 3), (8, 3)):
+        world.send("g", *(OffsetToCommit("t", partition, 5) for partition in (0, 1, 40)), producer=producer)
+    decision = world.commit("g", OffsetToCommit("t", 0, 2), OffsetToCommit("t", 40, 3))
+    assert decision.is_atomic
+    assert [record.value is None for record in decision.records] == [False, False, False, False, True, True]
+    for logic in (world.logic, world.successor()):
+        found = logic.fetch(FetchOffsets("g", require_stable=True), NOW_MS).reply.offsets  # type: ignore[attr-defined]
+        assert {each.partition: None if each.error else each.offset for each in found} == {0: 2, 1: None, 40: 3}
+    world.send("g", OffsetToCommit("t", 40, 9))  # after the commit
+    world.end((7, 4), commit=is_committed)
+    world.end((8, 4), commit=False)
+    expected = {0: 2, 1: 5, 40: 9} if is_committed else {0: 2, 40: 3}
+    assert {key[1]: one.offset for key, one in world.fetch("g", require_stable=True).items()} == expected
+    assert list(world.successor().book) == list(world.logic.book)
+    assert not list(world.logic.book.pending.group_ids())
+
+
+def test_a_refused_commit_leaves_the_pending_offsets() -> None:
+    world = OffsetsWorld(OffsetSettings(commit_bytes_max=250))
+    world.send("g", OffsetToCommit("t", 0, 5))
+    with pytest.raises(InvalidCommitOffsetSizeError):
+        world.commit("g", OffsetToCommit("t", 0, 2, metadata="x" * 200))
+    world.end(commit=True)
+    assert world.fetch("g")["t", 0].offset == 5
 
 
 @pytest.mark.parametrize(

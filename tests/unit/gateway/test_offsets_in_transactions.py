@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,10 @@ from headrace_core.errors import (
     HeadraceError,
     IllegalGenerationError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     ProducerFencedError,
     StaleMemberEpochError,
+    TransactionAbortableError,
     UnknownMemberIdError,
 )
 from headrace_core.membership.metadata_state import MetadataState
@@ -27,13 +30,37 @@ from headrace_gateway.wire.schema import request_body
 
 
 class Coordinator:
-    """Refuses each call with the error."""
+    """Refuses each call, or each offset (``is_whole`` is False), with the error."""
 
-    def __init__(self, error: HeadraceError) -> None:
-        self.error = error
+    def __init__(self, error: HeadraceError, *, is_whole: bool) -> None:
+        self._error = error
+        self._is_whole = is_whole
 
     async def coordinator(self, *_: Any) -> Any:
-        raise self.error
+        if self._is_whole:
+            raise self._error
+        error = SimpleNamespace(code=self._error.number)
+        return SimpleNamespace(results=[SimpleNamespace(error=error)])
+
+
+def _seen(error: HeadraceError, version: int, *, is_whole: bool = True) -> int:
+    """The error number in the answer to a TxnOffsetCommit."""
+    body = request_body(Api.TXN_OFFSET_COMMIT, version)
+    partitions = [{"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}]
+    fields = {"transactional_id": "copy", "group_id": "g", "producer_id": 7, "producer_epoch": 3, "generation_id": 4,
+              "member_id": "m", "topics": [{"name": "t", "partitions": partitions}]}  # fmt: skip
+    call = Call(
+        Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP),
+        Api.TXN_OFFSET_COMMIT,
+        version,
+        "",
+        Cluster(MetadataState(), tuple),
+        cast("Any", Coordinator(error, is_whole=is_whole)),
+        GatewaySettings(broker_ports={}),
+    )
+    answer = asyncio.run(txn_offset_commit(call, body.read(bytes(body.write(fields)))))
+    (result,) = answer["topics"][0]["partitions"]
+    return cast("int", result["error_code"])
 
 
 @pytest.mark.parametrize("version", [3, 5])
@@ -51,18 +78,15 @@ def test_a_member_of_an_old_epoch_ends_the_transaction_and_not_the_producer(
     error: type[HeadraceError], seen: type[HeadraceError], version: int
 ) -> None:
     """Any error but UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and FENCED_INSTANCE_ID is fatal for Kafka's producer."""
-    body = request_body(Api.TXN_OFFSET_COMMIT, version)
-    partitions = [{"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}]
-    fields = {"transactional_id": "copy", "group_id": "g", "producer_id": 7, "producer_epoch": 3, "generation_id": 4,
-              "member_id": "m", "topics": [{"name": "t", "partitions": partitions}]}  # fmt: skip
-    call = Call(
-        Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP),
-        Api.TXN_OFFSET_COMMIT,
-        version,
-        "",
-        Cluster(MetadataState(), tuple),
-        cast("Any", Coordinator(error("refused"))),
-        GatewaySettings(broker_ports={}),
-    )
-    answer = asyncio.run(txn_offset_commit(call, body.read(bytes(body.write(fields)))))
-    assert answer["topics"][0]["partitions"] == [{"partition_index": 0, "error_code": seen.number}]
+    assert _seen(error("refused"), version) == seen.number
+
+
+@pytest.mark.parametrize(
+    ("version", "seen"),
+    [(3, InvalidTxnStateError), (4, TransactionAbortableError), (5, InvalidTxnStateError)],
+)
+def test_a_producer_of_transaction_version_1_that_knows_it_gets_transaction_abortable(
+    version: int, seen: type[HeadraceError]
+) -> None:
+    """Nodes answer INVALID_TXN_STATE to all producers of version 1. It ends the producer of Kafka 3.8."""
+    assert _seen(InvalidTxnStateError("not in the transaction"), version, is_whole=False) == seen.number

@@ -15,8 +15,10 @@ import pytest
 from headrace_core.errors import (
     CorruptMessageError,
     HeadraceError,
+    InvalidTxnStateError,
     NetworkError,
     RequestTimedOutError,
+    TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
 from headrace_core.rpc import channel as channel_module
@@ -449,40 +451,61 @@ def test_a_stream_of_one_client_shares_no_connection_with_others(monkeypatch: py
     run(test())
 
 
+async def errors_of(version: int, found: Any, *names: str) -> list[int]:
+    """Send a Produce request for topics, of which only "t" exists and has the result ``found``; returns the error
+    numbers in the answer."""
+    reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    topic = SimpleNamespace(name="t", topic_id=b"", partitions=[SimpleNamespace(leader=1, leader_epoch=0)])
+    async with produce_server() as server:
+        cluster = SimpleNamespace(
+            topic=lambda name: topic if name == "t" else None, broker_address=lambda broker_id: server.address
+        )
+        one, upstream = client(), SimpleNamespace(produce=shared_links(), channels=PLAINTEXT, traces=None)
+        call: Any = SimpleNamespace(
+            version=version,
+            cluster=cluster,
+            client=one,
+            upstream=upstream,
+            access=EVERYTHING,
+            throttle_ms=0,
+        )
+        body = bytearray()
+        data = [{"name": name, "partition_data": [{"index": 0, "records": b""}]} for name in names]
+        request_body(Api.PRODUCE, version).write({"acks": -1, "timeout": 30_000, "topic_data": data}, body)
+        produce(call, RequestHeader(Api.PRODUCE, version, 7, "", 0, True), bytes(body), reply.set_result)
+        await server.until(lambda it: it.messages)
+        ((asked,),) = (requests for _, requests in server.messages)
+        server.streams["ProduceMany"].send(
+            produce_pb2.ProduceResponse(correlation_id=asked.correlation_id, results=[found])
+        )
+        (frame,) = await reply
+        one.closed()
+        header_bytes = 9 if version >= 9 else 8  # size, correlation id, and tagged fields
+        answer = response_body(Api.PRODUCE, version).read(bytes(frame), header_bytes)
+        return [each.partition_responses[0].error_code for each in answer.responses]
+
+
 def test_an_answer_quotes_no_more_of_a_clients_name_than_fits() -> None:
     """Produce below version 9 has texts of at most 32,767 bytes; a longer one once broke the stream of all."""
 
     async def test() -> None:
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        topic = SimpleNamespace(name="t", topic_id=b"", partitions=[SimpleNamespace(leader=1, leader_epoch=0)])
-        async with produce_server() as server:
-            cluster = SimpleNamespace(
-                topic=lambda name: topic if name == "t" else None, broker_address=lambda broker_id: server.address
-            )
-            one, upstream = client(), SimpleNamespace(produce=shared_links(), channels=PLAINTEXT, traces=None)
-            call: Any = SimpleNamespace(
-                version=8,
-                cluster=cluster,
-                client=one,
-                upstream=upstream,
-                access=EVERYTHING,
-                throttle_ms=0,
-            )
-            body, correlation_id = bytearray(), 7
-            names = [{"name": name, "partition_data": [{"index": 0, "records": b""}]} for name in ("t", "x" * 32_760)]
-            request_body(Api.PRODUCE, 8).write({"acks": -1, "timeout": 30_000, "topic_data": names}, body)
-            header = RequestHeader(Api.PRODUCE, 8, correlation_id, "", 0, True)
-            produce(call, header, bytes(body), reply.set_result)
-            await server.until(lambda it: it.messages)
-            ((asked,),) = (requests for _, requests in server.messages)
-            found = produce_pb2.ProducePartitionResult(base_offset=5)
-            server.streams["ProduceMany"].send(
-                produce_pb2.ProduceResponse(correlation_id=asked.correlation_id, results=[found])
-            )
-            (frame,) = await reply
-            answer = response_body(Api.PRODUCE, 8).read(bytes(frame), 8)
-            errors = [each.partition_responses[0].error_code for each in answer.responses]
-            assert errors == [0, UnknownTopicOrPartitionError.number]
-            one.closed()
+        found = produce_pb2.ProducePartitionResult(base_offset=5)
+        assert await errors_of(8, found, "t", "x" * 32_760) == [0, UnknownTopicOrPartitionError.number]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("version", "seen"),
+    [(10, InvalidTxnStateError), (11, TransactionAbortableError), (12, InvalidTxnStateError)],
+)
+def test_a_client_of_transaction_version_1_that_knows_it_gets_transaction_abortable(
+    version: int, seen: type[HeadraceError]
+) -> None:
+    """Nodes answer INVALID_TXN_STATE to all clients of version 1. It ends the producer of Kafka 3.8."""
+
+    async def test() -> None:
+        error = common_pb2.Error(code=InvalidTxnStateError.number, message="not in the transaction")
+        assert await errors_of(version, produce_pb2.ProducePartitionResult(error=error), "t") == [seen.number]
 
     run(test())

@@ -35,10 +35,13 @@ class TransactionalAppend(NamedTuple):
     """An append of a producer's transactional batches. ``version``: the client's transaction version.
 
     ``is_verified``: since the producer's last marker in this partition, the coordinator has confirmed that the
-    partition belongs to the producer's open transaction with the batches' epoch (KIP-890)."""
+    partition belongs to the producer's open transaction with the batches' epoch (KIP-890). ``first_sequence``: the
+    smallest sequence among the batches of this epoch that the leader has refused or appended since that marker, and
+    this append; None if it is unknown."""
 
     version: int
     is_verified: bool
+    first_sequence: int | None = None
 
 
 class Marker(NamedTuple):
@@ -131,7 +134,9 @@ def check_in_transaction(
         no open transaction                  no         refused: it would begin a transaction that no marker ends
 
     Under transaction version 2, sequences begin with 0 in each epoch. An unknown producer's first batch must therefore
-    have sequence 0, else an earlier batch of the transaction is missing.
+    have sequence 0, else an earlier batch of the transaction is missing. Under version 1, the sequence of an unknown
+    producer's first batch may be larger, because the log may have forgotten the producer. The leader then must not have
+    refused an earlier batch: the producer sends that batch again, and it would be appended after this one.
 
     Raises OutOfOrderSequenceNumberError, and TransactionAbortableError (version 1: InvalidTxnStateError, because old
     clients do not know TransactionAbortableError).
@@ -154,6 +159,11 @@ def check_in_transaction(
         raise OutOfOrderSequenceNumberError(
             f"{partition}: producer {header.producer_id} begins its transaction with sequence {header.base_sequence}, "
             "but must begin with 0"
+        )
+    if entry is None and append.first_sequence is not None and header.base_sequence > append.first_sequence:
+        raise OutOfOrderSequenceNumberError(
+            f"{partition}: producer {header.producer_id} begins its transaction with sequence {header.base_sequence}, "
+            f"but its batch with sequence {append.first_sequence} was refused; send that batch first"
         )
 
 

@@ -228,7 +228,9 @@ class LeaderReplica:
             self._verifications = Verifications(transaction.room)
         verifications = self._verifications
         found = verifications.find(transaction.producer_id, transaction.epoch)
-        append.transaction = TransactionalAppend(transaction.version, is_verified=True)
+        sequence = read_header(append.records).base_sequence
+        first_sequence = verifications.first_sequence(transaction.producer_id, transaction.epoch, sequence)
+        append.transaction = TransactionalAppend(transaction.version, True, first_sequence)
         if found is not None and found.is_verified:
             found.appending += 1
             append.done = functools.partial(self._verified_ended, found, append.done)
@@ -253,7 +255,7 @@ class LeaderReplica:
         self, verification: Verification[_Appending], done: Done, outcome: AppendInfo | HeadraceError
     ) -> None:
         assert self._verifications is not None
-        self._verifications.ended(verification)
+        self._verifications.ended(verification, is_appended=not isinstance(outcome, HeadraceError))
         done(outcome)
 
     def append_marker(self, marker: Marker, now_ms: int, done: Done) -> None:

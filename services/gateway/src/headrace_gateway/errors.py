@@ -17,12 +17,14 @@ LEADER_NOT_AVAILABLE = 5
 REPLICA_NOT_AVAILABLE = 9
 INVALID_TOPIC_EXCEPTION = 17
 INVALID_CONFIG = 40
+INVALID_TXN_STATE = 48
 INVALID_REQUEST = 42
 FETCH_SESSION_ID_NOT_FOUND = 70
 INVALID_FETCH_SESSION_EPOCH = 71
 UNKNOWN_TOPIC_ID = 100
 MISMATCHED_ENDPOINT_TYPE = 114
 UNSUPPORTED_ENDPOINT_TYPE = 115
+TRANSACTION_ABORTABLE = 120
 
 _OURS = 1_000
 #: Maps error numbers that Kafka's clients do not expect to Kafka's nearest error number. With the nearest error number,
@@ -53,6 +55,12 @@ _OF_COORDINATORS = {
 def kafkas(code: int) -> int:
     """Kafka's error number for the error number in a ``headrace.v1.Error`` (0: no error)."""
     return _NEAREST.get(code, code if code < _OURS else UNKNOWN_SERVER_ERROR)
+
+
+def abortable(code: int) -> int:
+    """The number in place of ``code`` for a client of transaction version 1 that knows TRANSACTION_ABORTABLE. Nodes of
+    Headrace answer INVALID_TXN_STATE to all clients of version 1, which ends such a client's producer."""
+    return TRANSACTION_ABORTABLE if code == INVALID_TXN_STATE else code
 
 
 def number(error: HeadraceError | None) -> int:

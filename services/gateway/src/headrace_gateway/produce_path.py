@@ -35,7 +35,7 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
 from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
-from .errors import kafkas, number
+from .errors import abortable, kafkas, number
 from .links import Done, Link, Links, SharedLinks
 from .tracing import ending
 from .wire.apis import Api
@@ -44,6 +44,7 @@ from .wire.produce import read_one, write_one
 from .wire.schema import Message, request_body, response_body
 
 _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
+_ABORTABLE_V1 = 11  #: The version of Produce in which clients of transaction version 1 know TRANSACTION_ABORTABLE.
 _TRANSACTIONS_V2 = 12  #: The version of Produce from which a client uses transactions of version 2 (KIP-890).
 #: Position of the low byte of the attributes in a batch, and the transactional bit in this byte.
 _ATTRIBUTES, _TRANSACTIONAL_BIT = 22, 0x10
@@ -354,7 +355,8 @@ class _Produce:
 
     def _note(self, result: dict[str, Any], found: Any) -> None:
         if found.HasField("error") and found.error.code:
-            result["error_code"] = kafkas(found.error.code)
+            code = kafkas(found.error.code)
+            result["error_code"] = abortable(code) if self._call.version == _ABORTABLE_V1 else code
             result["error_message"] = found.error.message[:ERROR_CHARS_MAX]
             if found.record_faults:
                 result["record_errors"] = [

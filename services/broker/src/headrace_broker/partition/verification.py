@@ -35,6 +35,8 @@ WAITING_MAX = 64
 #: Maximum number and bytes of waiting appends of a broker; see ``WaitingRoom``.
 ROOM_APPENDS_MAX = 10_000
 ROOM_BYTES_MAX = 16 * 1024 * 1024
+#: Maximum number of producer epochs of one partition whose first sequences are remembered.
+FIRST_SEQUENCES_MAX = 1_000
 
 
 class WaitingRoom:
@@ -81,10 +83,13 @@ class Verifications(Generic[T]):
     """The verifications of one partition under one leader epoch. The caller must call ``ended`` when an append has
     ended that ``confirmed`` returned or that the caller counted in ``appending``."""
 
-    __slots__ = ("_of", "_room")
+    __slots__ = ("_first_sequences", "_of", "_room")
 
     def __init__(self, room: WaitingRoom) -> None:
         self._room = room
+        #: The smallest sequence that each producer epoch has sent. Kept until a batch of the epoch is appended, or a
+        #: marker arrives. The last producer epoch that sent a batch comes last.
+        self._first_sequences: dict[tuple[int, int], int] = {}
         self._of: dict[tuple[int, int], Verification[T]] = {}
 
     def __len__(self) -> int:
@@ -92,6 +97,16 @@ class Verifications(Generic[T]):
 
     def find(self, producer_id: int, epoch: int) -> Verification[T] | None:
         return self._of.get((producer_id, epoch))
+
+    def first_sequence(self, producer_id: int, epoch: int, sequence: int) -> int:
+        """Called for each append that the log cannot assign to an open transaction. Returns the smallest sequence that
+        the producer epoch has sent."""
+        key = producer_id, epoch
+        first = min(sequence, self._first_sequences.pop(key, sequence))
+        if len(self._first_sequences) >= FIRST_SEQUENCES_MAX:
+            del self._first_sequences[next(iter(self._first_sequences))]
+        self._first_sequences[key] = first
+        return first
 
     def wait(self, producer_id: int, epoch: int, append: T, size: int) -> Verification[T] | None:
         """Let the append wait for the verification of its producer epoch. Returns the verification if it is new: the
@@ -125,8 +140,10 @@ class Verifications(Generic[T]):
         self._forget(verification)
         return self._leave(verification)
 
-    def ended(self, verification: Verification[T]) -> None:
-        """Record that a verified append has ended, with any outcome."""
+    def ended(self, verification: Verification[T], *, is_appended: bool) -> None:
+        """Record that a verified append has ended."""
+        if is_appended:
+            self._first_sequences.pop((verification.producer_id, verification.epoch), None)
         verification.appending -= 1
         if not verification.appending:
             self._forget(verification)
@@ -134,6 +151,8 @@ class Verifications(Generic[T]):
     def cancelled_by_marker(self, producer_id: int, last_epoch: int) -> list[T]:
         """Called before a marker is appended that ends transactions of epochs up to ``last_epoch``. Returns the appends
         that fail, because they wait for one of these transactions. Verifications of later epochs continue."""
+        for key in [key for key in self._first_sequences if key[0] == producer_id and key[1] <= last_epoch]:
+            del self._first_sequences[key]
         ended = [each for each in self._of.values() if each.producer_id == producer_id and each.epoch <= last_epoch]
         return list(self._cancelled(ended))
 

@@ -7,6 +7,7 @@ batches:
     a transactional batch   ->  the pending offsets of its producer (pending.py)
     a COMMIT marker         ->  the offset commits, and tombstones for the pending offsets
     an ABORT marker         ->  tombstones for the pending offsets
+    another offset commit   ->  the same commit, and the pending offsets without its partition
 
 Headrace may end or continue a transaction that Kafka began. Headrace then writes records of pending offsets and no
 marker, so in the log, Kafka's transaction stays open until an operator aborts it. The same producer may have a later
@@ -16,7 +17,7 @@ record's pending offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headrace_core.types import TopicPartition
@@ -46,9 +47,11 @@ class KafkaTransactions:
     #: Maps a producer id to the producer's pending offsets, grouped by the key of the Headrace record that will
     #: contain the offsets.
     _open: dict[int, dict[PendingKey, dict[TopicPartition, PendingOffset]]] = field(default_factory=dict)
+    _epochs: dict[int, int] = field(default_factory=dict)  #: the producers' epochs in their last transactional batches
 
     def batch(self, producer_id: int, epoch: int, records: Iterable[Replayed]) -> list[Replayed]:
         """A transactional batch. Raises the errors of ``codec``."""
+        self._epochs[producer_id] = epoch
         parts = self._open.setdefault(producer_id, {})
         changed: dict[PendingKey, int] = {}
         for key, value, timestamp_ms in records:
@@ -57,18 +60,35 @@ class KafkaTransactions:
                 part = key_of(producer_id, group_id, partition)
                 parts.setdefault(part, {})[partition] = PendingOffset(decode_value(value))
                 changed[part] = timestamp_ms
-        return [
-            (encode_pending_key(part), encode_pending(PendingOffsets(epoch, parts[part])), timestamp_ms)
-            for part, timestamp_ms in changed.items()
-        ]
+        return [self._record(part, timestamp_ms) for part, timestamp_ms in changed.items()]
 
-    def own(self, records: Iterable[Replayed]) -> None:
-        """Process records that Headrace wrote: their pending offsets no longer belong to Kafka's transaction. Raises
-        CorruptLogError."""
-        for key, *_ in records if self._open else ():
+    def plain(self, records: Iterable[Replayed]) -> list[Replayed]:
+        """Process records outside of transactions, and return further records, to be replayed after them. Pending
+        offsets in a record of Headrace no longer belong to Kafka's transaction. A commit or a tombstone of an offset
+        replaces the older pending offsets of the partition. Raises the errors of ``codec``."""
+        changed: dict[PendingKey, int] = {}
+        for key, _, timestamp_ms in records if self._open else ():
             if kind_of(key) == RecordKind.PENDING_OFFSETS:
                 part = decode_pending_key(key)
                 self._open.get(part.producer_id, {}).pop(part, None)
+                changed.pop(part, None)
+            elif kind_of(key) in _OFFSET_KINDS:
+                for part in self._overtaken(*decode_key(key)):
+                    changed[part] = timestamp_ms
+        return [self._record(part, timestamp_ms) for part, timestamp_ms in changed.items()]
+
+    def _overtaken(self, group_id: str, partition: TopicPartition) -> Iterator[PendingKey]:
+        """Remove the pending offsets of a partition, and return the records that contained them."""
+        for producer_id, parts in self._open.items():
+            part = key_of(producer_id, group_id, partition)
+            if parts.get(part, {}).pop(partition, None) is not None:
+                yield part
+
+    def _record(self, part: PendingKey, timestamp_ms: int) -> Replayed:
+        """Return the record with the pending offsets of a part."""
+        offsets = self._open[part.producer_id][part]
+        pending = PendingOffsets(self._epochs[part.producer_id], offsets)
+        return encode_pending_key(part), encode_pending(pending) if offsets else None, timestamp_ms
 
     def marker(self, producer_id: int, *, commit: bool, timestamp_ms: int) -> list[Replayed]:
         """Convert a marker of the producer's transaction."""

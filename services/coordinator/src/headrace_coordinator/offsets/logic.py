@@ -10,7 +10,7 @@ would refuse a decision that exceeds a batch, and the shard would drop its state
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
@@ -140,16 +140,22 @@ class OffsetsLogic:
 
     def commit(self, request: CommitOffsets, now_ms: int) -> Decision:
         """Kafka's OffsetCommit. Raises the errors that refuse the whole request: InvalidGroupIdError,
-        GroupIdNotFoundError, the errors of check_commit, InvalidCommitOffsetSizeError."""
+        GroupIdNotFoundError, the errors of check_commit, InvalidCommitOffsetSizeError.
+
+        The commit also removes the pending offsets of its partitions. An open transaction got them before this commit,
+        so they would be older than the committed offset (Kafka compares the log offsets of both records)."""
         self._check_committer(request)
         results, accepted = self._accepted(request, now_ms)
+        overtaken = self._without(self._pending(request.group_id, (partition for partition, _ in accepted)))
         records = tuple(
             ShardRecord(encode_key(request.group_id, partition), encode_value(committed))
             for partition, committed in accepted
-        )
+        ) + _pending_records(overtaken)
         self._check_size(request.group_id, sum(record_bytes(*record) for record in records))
         for partition, committed in accepted:
             self._apply(request.group_id, partition, committed)
+        for key, after in overtaken.items():
+            self.book.pending.apply(key, after)
         self._groups.committed(request.group_id, request.member_id, now_ms)
         return Decision(records, OffsetsCommitted(results))
 
@@ -195,7 +201,7 @@ class OffsetsLogic:
         if not accepted:
             return Decision(reply=OffsetsCommitted(results))
         changes = self._added(request, accepted)
-        records = tuple(ShardRecord(encode_pending_key(key), encode_pending(after)) for key, after in changes.items())
+        records = _pending_records(changes)
         self._check_size(commit.group_id, sum(record_bytes(*record) for record in records))
         self._check_size(commit.group_id, self.book.pending.end_bytes(producer_id, changes))
         for key, after in changes.items():
@@ -410,7 +416,7 @@ class OffsetsLogic:
         """Remove offsets as ``remove`` does; if a topic id is given, remove only offsets that may belong to the topic
         with this id."""
         records = []
-        gone: dict[PendingKey, set[TopicPartition]] = {}
+        gone: dict[PendingKey, set[TopicPartition]] = defaultdict(set)
         for group_id, partition, topic_id in offsets:
             committed = self.book.of(group_id).get(partition)
             if committed is not None and _may_belong(committed, topic_id):
@@ -418,15 +424,29 @@ class OffsetsLogic:
                 records.append(ShardRecord(encode_key(group_id, partition), None))
             for producer_id, one in self.book.pending.of_partition(group_id, partition):
                 if _may_belong(one.committed, topic_id):
-                    gone.setdefault(key_of(producer_id, group_id, partition), set()).add(partition)
+                    gone[key_of(producer_id, group_id, partition)].add(partition)
+        changes = self._without(gone)
+        for key, after in changes.items():
+            self.book.pending.apply(key, after)
+        return (*records, *_pending_records(changes))
+
+    def _pending(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[PendingKey, set[TopicPartition]]:
+        """Return which of a group's ``partitions`` have pending offsets, by the keys of their records."""
+        found: dict[PendingKey, set[TopicPartition]] = defaultdict(set)
+        for partition in partitions if self.book.pending.partitions(group_id) else ():
+            for producer_id, _ in self.book.pending.of_partition(group_id, partition):
+                found[key_of(producer_id, group_id, partition)].add(partition)
+        return found
+
+    def _without(self, gone: Mapping[PendingKey, Set[TopicPartition]]) -> dict[PendingKey, PendingOffsets | None]:
+        """Return the records of pending offsets without the partitions that are gone; None: nothing is left."""
+        changes: dict[PendingKey, PendingOffsets | None] = {}
         for key, partitions in gone.items():
             before = self.book.pending.part(key)
             assert before is not None
             left = {each: one for each, one in before.offsets.items() if each not in partitions}
-            after = before._replace(offsets=left) if left else None
-            self.book.pending.apply(key, after)
-            records.append(ShardRecord(encode_pending_key(key), None if after is None else encode_pending(after)))
-        return tuple(records)
+            changes[key] = before._replace(offsets=left) if left else None
+        return changes
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
         """Return the records that remove all offsets of the group; the records are already applied."""
@@ -524,6 +544,13 @@ def _end_records(marker: EndOffsets, pending: Mapping[str, PendingOffsets], now_
         keys = _keys(marker.producer_id, group_id, of_group)
         records += [ShardRecord(encode_pending_key(key), None) for key in keys]
     return tuple(records)
+
+
+def _pending_records(changes: Mapping[PendingKey, PendingOffsets | None]) -> tuple[ShardRecord, ...]:
+    return tuple(
+        ShardRecord(encode_pending_key(key), None if after is None else encode_pending(after))
+        for key, after in changes.items()
+    )
 
 
 def _keys(producer_id: int, group_id: str, pending: PendingOffsets) -> list[PendingKey]:

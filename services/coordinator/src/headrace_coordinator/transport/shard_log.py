@@ -267,8 +267,7 @@ class _Reading:
             )
             while some := records.take(_TURN_RECORDS):
                 plain = [(each.key or b"", each.value, each.timestamp_ms) for each in some if each.offset < self._end]
-                self._kafka.own(plain)
-                self._take(plain)
+                self._take([*plain, *self._kafka.plain(plain)])
                 await asyncio.sleep(0)
         self.position = max(self.position, result.next_offset)
         return False

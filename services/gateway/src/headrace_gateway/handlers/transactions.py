@@ -43,7 +43,7 @@ from ..access import GROUP as GROUP_RESOURCE
 from ..access import TRANSACTIONAL_ID as TRANSACTION_RESOURCE
 from ..call import Call
 from ..cluster import GROUP, TRANSACTION
-from ..errors import NONE, kafkas, number, of_coordinator
+from ..errors import NONE, abortable, kafkas, number, of_coordinator
 from ..wire.apis import Api
 from ..wire.schema import Message
 from .describe_groups import ask_coordinators, few_at_once, is_listed
@@ -328,7 +328,9 @@ async def txn_offset_commit(call: Call, request: Message) -> Fields:
                 result["error_code"] = _number(call, without_epochs(error))
             continue
         for (result, _), found in zip(page, answer.results, strict=True):
-            result["error_code"] = of_coordinator(found.error.code)
+            code = of_coordinator(found.error.code)
+            is_abortable = _ABORTABLE_FROM[Api.TXN_OFFSET_COMMIT] <= call.version < _VERSION_2
+            result["error_code"] = abortable(code) if is_abortable else code
     return {"topics": topics}
 
 
