@@ -274,7 +274,7 @@ class TransactionsStateMachine:
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
-            raise _fenced(transactional_id, expected, before)
+            raise ProducerFencedError(_fencing(transactional_id, expected, before))
 
     def _next_epoch(
         self,
@@ -854,7 +854,11 @@ def _fenced(transactional_id: str, identity: ProducerIdentity, transaction: Tran
     id."""
     known = (transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id)
     kind = ProducerFencedError if identity.producer_id in known else InvalidProducerIdMappingError
-    return kind(
+    return kind(_fencing(transactional_id, identity, transaction))
+
+
+def _fencing(transactional_id: str, identity: ProducerIdentity, transaction: Transaction) -> str:
+    return (
         f"producer {identity.producer_id} with epoch {identity.epoch} of {transactional_id!r} is fenced: the id is at "
         f"producer {transaction.owner.producer_id} with epoch {transaction.owner.epoch}. Another producer has taken "
         "the id over, or the transaction was aborted; make a new producer"
