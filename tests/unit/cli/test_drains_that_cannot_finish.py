@@ -14,6 +14,7 @@ from headrace.models import (
     PartitionReassignment,
     TopicDescription,
 )
+from headrace_core.errors import BrokerIdNotRegisteredError
 from headrace_core.types import TopicPartition
 from headrace_tools.cli import brokers as command
 from headrace_tools.cli.app import run
@@ -76,6 +77,8 @@ class _Cluster:
     def __exit__(self, *_: object) -> None: ...
 
     def drain_broker(self, broker: int, *, cancel: bool = False) -> int:
+        if broker == 4:
+            raise BrokerIdNotRegisteredError("broker 4 is not registered")
         return 1
 
     def describe_cluster(self, **_: Any) -> ClusterDescription:
@@ -98,3 +101,15 @@ def test_drain_wait_ends_with_1_and_says_why(
     message = capsys.readouterr()
     assert "cannot drain broker 3: 1 partition cannot move: orders-0 (replicas 1, 2, 3; " in message.err
     assert message.err.rstrip().endswith("[INVALID_REQUEST]")
+
+
+def test_a_wrong_id_does_not_keep_the_drains_of_other_brokers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "admin", lambda *_: _Cluster())
+    assert run(["brokers", "drain", "4", "3", "--cancel", "-b", "127.0.0.1:1"]) == 1
+    message = capsys.readouterr()
+    assert message.out.startswith("broker 3 gets replicas again")
+    assert message.err == "headrace: broker 4 is not registered [BROKER_ID_NOT_REGISTERED]\n"
+    assert run(["brokers", "drain", "4", "3", "-b", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().out == ""

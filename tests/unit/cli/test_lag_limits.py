@@ -52,7 +52,7 @@ def test_a_group_without_members_is_judged_only_where_it_is_named() -> None:
 
 def test_an_unknown_lag_is_neither_zero_nor_above_a_limit() -> None:
     found = _judged(_part(None, None))
-    assert (found.lag, found.lag_s, found.above) == (None, None, ())
+    assert (found.lag, found.lag_s, found.above, found.status) == (None, None, (), "UNKNOWN")
     assert found.error == "the coordinator does not know the log end of t-0"
     some = _judged(_part(None, None), _part(1, 31_000, number=1))
     assert (some.lag, some.lag_s, some.is_at_least) == (None, 31.0, True)
@@ -60,8 +60,9 @@ def test_an_unknown_lag_is_neither_zero_nor_above_a_limit() -> None:
     assert _judged(_part(None, None), state="empty").error is None
     failed = GroupLag("g", "OK", 0, (), CoordinatorNotAvailableError("none"))
     (found,) = judged([GroupListing("g", "stable", 1)], [failed], Limits())
-    assert found.lag is None
+    assert (found.lag, found.status) == (None, "UNKNOWN")
     assert found.error is not None
+    assert _judged(_part(None, None), _part(1, 5, "STALL", number=1)).status == "STALL"
 
 
 def test_stall_and_warn_need_a_full_window_and_a_lag() -> None:

@@ -15,12 +15,15 @@ import pytest
 from headrace_core.errors import (
     CorruptMessageError,
     HeadraceError,
+    InvalidRecordError,
     InvalidTxnStateError,
     NetworkError,
     RequestTimedOutError,
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
+    UnsupportedCompressionTypeError,
 )
+from headrace_core.records import Compression, encode_batch
 from headrace_core.rpc import channel as channel_module
 from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX
@@ -451,9 +454,9 @@ def test_a_stream_of_one_client_shares_no_connection_with_others(monkeypatch: py
     run(test())
 
 
-async def errors_of(version: int, found: Any, *names: str) -> list[int]:
-    """Send a Produce request for topics, of which only "t" exists and has the result ``found``; returns the error
-    numbers in the answer."""
+async def errors_of(version: int, found: Any, *names: str, records: bytes = b"") -> list[int]:
+    """Send a Produce request with the same records for topics. Of these, only "t" exists. The broker's result for "t"
+    is ``found``; None: the broker must not get the request. Returns the error numbers in the answer."""
     reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     topic = SimpleNamespace(name="t", topic_id=b"", partitions=[SimpleNamespace(leader=1, leader_epoch=0)])
     async with produce_server() as server:
@@ -470,14 +473,15 @@ async def errors_of(version: int, found: Any, *names: str) -> list[int]:
             throttle_ms=0,
         )
         body = bytearray()
-        data = [{"name": name, "partition_data": [{"index": 0, "records": b""}]} for name in names]
+        data = [{"name": name, "partition_data": [{"index": 0, "records": records}]} for name in names]
         request_body(Api.PRODUCE, version).write({"acks": -1, "timeout": 30_000, "topic_data": data}, body)
         produce(call, RequestHeader(Api.PRODUCE, version, 7, "", 0, True), bytes(body), reply.set_result)
-        await server.until(lambda it: it.messages)
-        ((asked,),) = (requests for _, requests in server.messages)
-        server.streams["ProduceMany"].send(
-            produce_pb2.ProduceResponse(correlation_id=asked.correlation_id, results=[found])
-        )
+        if found is not None:
+            await server.until(lambda it: it.messages)
+            ((asked,),) = (requests for _, requests in server.messages)
+            server.streams["ProduceMany"].send(
+                produce_pb2.ProduceResponse(correlation_id=asked.correlation_id, results=[found])
+            )
         (frame,) = await reply
         one.closed()
         header_bytes = 9 if version >= 9 else 8  # size, correlation id, and tagged fields
@@ -507,5 +511,23 @@ def test_a_client_of_transaction_version_1_that_knows_it_gets_transaction_aborta
     async def test() -> None:
         error = common_pb2.Error(code=InvalidTxnStateError.number, message="not in the transaction")
         assert await errors_of(version, produce_pb2.ProducePartitionResult(error=error), "t") == [seen.number]
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", [3, 6, 7, 12])
+@pytest.mark.parametrize("compression", [Compression.LZ4, Compression.ZSTD])
+def test_records_in_a_format_that_the_version_does_not_have_are_refused(version: int, compression: Compression) -> None:
+    """The errors are Kafka's. CORRUPT_MESSAGE, which the leader would answer to an old format, makes clients repeat
+    their requests until they give up."""
+    batch = encode_batch([(1000, None, b"value" * 100, [])], compression=compression)
+    old_format = batch[:16] + b"\x01" + batch[17:]
+    is_refused = version < 7 and compression is Compression.ZSTD
+
+    async def test() -> None:
+        assert await errors_of(version, None, "t", records=old_format) == [InvalidRecordError.number]
+        found = None if is_refused else produce_pb2.ProducePartitionResult(base_offset=5)
+        expected = UnsupportedCompressionTypeError.number if is_refused else 0
+        assert await errors_of(version, found, "t", records=batch) == [expected]
 
     run(test())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Verdicts that raise an alarm by themselves. WARN and REWIND raise no alarm by themselves: they also occur when a
 #: group catches up slowly, or when an operator has reset the group's offsets.
 ALARMS = ("STOP", "STALL")
+UNKNOWN = "UNKNOWN"  #: In place of the verdict OK for a group of which a lag is unknown.
 #: Maximum number of partitions that a text names.
 _NAMED_MAX = 3
 
@@ -76,7 +77,7 @@ def _judged(group: GroupListing, lag: GroupLag, limits: Limits, *, is_named: boo
             lag_s=None,
             is_at_least=False,
             worst="",
-            status="OK",
+            status=UNKNOWN,
             above=(),
             error=error,
         )
@@ -111,7 +112,7 @@ def _judged(group: GroupListing, lag: GroupLag, limits: Limits, *, is_named: boo
         lag_s=lag_s,
         is_at_least=slowest is not None and (slowest.lag_ms_is_at_least or bool(unknown)),
         worst="" if slowest is None else f"{slowest.topic}-{slowest.partition}",
-        status=status,
+        status=UNKNOWN if gap is not None and status == "OK" else status,
         above=tuple(above),
         error=gap,
     )

@@ -25,9 +25,11 @@ from headrace_core.errors import (
     RecordTooLargeError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+    UnsupportedCompressionTypeError,
     UnsupportedVersionError,
 )
 from headrace_core.metadata import TopicImage
+from headrace_core.records.types import COMPRESSION_MASK, MAGIC, Compression
 from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
@@ -46,6 +48,9 @@ from .wire.schema import Message, request_body, response_body
 _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
 _ABORTABLE_V1 = 11  #: The version of Produce in which clients of transaction version 1 know TRANSACTION_ABORTABLE.
 _TRANSACTIONS_V2 = 12  #: The version of Produce from which a client uses transactions of version 2 (KIP-890).
+_ZSTD_FROM = 7  #: The first version of Produce in which records may have the codec zstd (KIP-110).
+#: Position of the version of the format in a batch.
+_MAGIC = 16
 #: Position of the low byte of the attributes in a batch, and the transactional bit in this byte.
 _ATTRIBUTES, _TRANSACTIONAL_BIT = 22, 0x10
 #: Seconds that the gateway waits for a broker beyond the request's timeout, because the broker answers
@@ -159,6 +164,22 @@ class Streams:
         done(response, error)
 
 
+def _wrong_format(records: Any, version: int) -> HeadraceError | None:
+    """The error for records in a format that Kafka refuses in this version of Produce. The leader checks all else."""
+    if records is None or len(records) <= _ATTRIBUTES:
+        return None
+    if records[_MAGIC] != MAGIC:
+        return InvalidRecordError(
+            f"the records have version {records[_MAGIC]} of the message format, but only version {MAGIC} is supported; "
+            "upgrade the client"
+        )
+    if version < _ZSTD_FROM and records[_ATTRIBUTES] & COMPRESSION_MASK == Compression.ZSTD:
+        return UnsupportedCompressionTypeError(
+            f"records with the codec zstd need version {_ZSTD_FROM} of Produce, not {version}; upgrade the client"
+        )
+    return None
+
+
 def _is_transactional(records: Any) -> bool:
     """Whether the first batch is transactional, by bit 4 of its attributes (bytes 21 and 22 of a batch)."""
     return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & _TRANSACTIONAL_BIT)
@@ -234,6 +255,8 @@ class _Produce:
                     self._refuse(result, hidden)
                 elif topic is None:
                     self._refuse(result, self._unknown(topic_data))
+                elif (wrong := _wrong_format(data.records, self._call.version)) is not None:
+                    self._refuse(result, wrong)
                 else:
                     leader = self._leader(topic, data.index, result)
                     if leader is not None:

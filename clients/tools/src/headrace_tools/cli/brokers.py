@@ -15,6 +15,7 @@ from headrace_core.types import TopicPartition
 from . import complete
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .draining import obstacles, words
+from .each import change_each, end_with_failures
 from .output import Output, OutputFormat, note, print_json, print_table, show
 from .progress import HowFar, progress
 from .times import duration
@@ -129,22 +130,26 @@ def drain(
         raise typer.BadParameter("--wait cannot be combined with --cancel", param_hint="--wait")
     ids = list(dict.fromkeys(brokers))
     left: dict[int, int] = {}
+    failed: dict[int, HeadraceError] = {}
     with admin(bootstrap) as client:
+        if cancel:
+            left, failed = change_each(ids, lambda broker: client.drain_broker(broker, cancel=True))
         try:
-            for broker in ids:
-                left[broker] = client.drain_broker(broker, cancel=cancel)
+            for broker in () if cancel else ids:
+                left[broker] = client.drain_broker(broker)
         except HeadraceError:
-            if left and not cancel:  # one broker's error does not end the drains that have begun
+            if left:  # one broker's error does not end the drains that have begun
                 note(f"already draining: broker {', '.join(map(str, left))}; pass --cancel to end that")
             raise
         if wait and any(left.values()):
             _wait(client, left)
     if output is OutputFormat.JSON:
         rows = [{"broker": broker, "draining": not cancel, "replicas_left": count} for broker, count in left.items()]
-        print_json(rows[0] if len(rows) == 1 else rows)
-        return
-    for broker, count in left.items():
-        print(_drained(broker, cancel, count))
+        print_json(rows[0] if len(ids) == 1 else rows)
+    else:
+        for broker, count in left.items():
+            print(_drained(broker, cancel, count))
+    end_with_failures(failed)
 
 
 def _wait(client: Any, left: dict[int, int]) -> None:

@@ -69,9 +69,10 @@ def lag(
 
     The verdicts are those of `headrace doctor` and follow the rules of Burrow: OK; WARN: the lag grows with each
     commit; REWIND: the committed offset went back; STALL: the same offset is committed again and again; STOP: no more
-    commits. A group without members gets the verdict OK and is not compared with the limits, unless you name it. For
-    cron and CI: --alert exits with 3 when a group is above a limit, or gets the verdict STOP or STALL; with 1 when a
-    lag is unknown, else with 0. With --watch the command ends at the first alarm.
+    commits. UNKNOWN stands in place of OK when a lag is unknown. A group without members gets the verdict OK and is not
+    compared with the limits, unless you name it. For cron and CI: --alert exits with 3 when a group is above a limit,
+    or gets the verdict STOP or STALL; with 1 when a lag is unknown, else with 0. With --watch the command ends at the
+    first alarm.
 
     \b
     Examples:

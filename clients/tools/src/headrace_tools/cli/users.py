@@ -124,11 +124,15 @@ def delete(
 
     with admin(bootstrap) as client:
         has = [each.mechanism.value for each in client.describe_user_scram_credentials([user])[user]]
+        deleted = _checked(mechanism) or has
         client.alter_user_scram_credentials(
-            [UserScramCredentialDeletion(user, ScramMechanism(each)) for each in _checked(mechanism) or has]
+            [UserScramCredentialDeletion(user, ScramMechanism(each)) for each in deleted]
         )
+    left = [each for each in has if each not in deleted]
     if output is OutputFormat.JSON:
-        print_json({"user": user, "deleted": _checked(mechanism) or has})
+        print_json({"user": user, "deleted": deleted})
+    elif left:
+        print(f"deleted {', '.join(deleted)} of {user}; {user} still has {', '.join(left)}")
     else:
         print(f"deleted {user}")
 
