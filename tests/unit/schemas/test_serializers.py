@@ -485,6 +485,23 @@ def test_json_references_come_from_the_registry_and_never_from_the_network(
     assert [path for method, path in fake.requests[before:] if method == "GET"] == []
 
 
+def test_the_expressions_of_a_schema_have_a_limit_of_memory(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    """A schema of 15 KB once took a consumer 20 s and 2.7 GB."""
+    many = {f"field{number}": {"pattern": rf"\pL{{100}}{number}"} for number in range(300)}
+    fake.add("orders-value", {"schema": json.dumps({"properties": many}), "schemaType": "JSON"})
+    began_s = time.process_time()
+    with pytest.raises(InvalidSchemaError, match=r'not a "regex" that compiles to at most 447392 bytes \(.* 300 expr'):
+        JsonDeserializer(registry)("orders", b'\0\0\0\0\1{"field1": "a"}')
+    assert time.process_time() - began_s < 6
+    some = {
+        f"^{letter}": {"type": "string", "pattern": rf"^\pL{{1,40}}{letter}?$"} for letter in "abcdefghijklmnopqrst"
+    }
+    write = JsonSerializer(registry, {"patternProperties": some}, auto_register_schemas=True)
+    assert JsonDeserializer(registry)("names", write("names", {"alpha": "ä"})) == {"alpha": "ä"}
+    with pytest.raises(InvalidValueError, match="alpha"):
+        write("names", {"alpha": "1"})
+
+
 def test_plain_values_are_jsons_types() -> None:
     value = {
         "d": decimal.Decimal("1.50"), "t": datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC), "b": b"\xff",

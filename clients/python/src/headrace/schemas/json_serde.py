@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Unpack
 from urllib.parse import urljoin
 
 from headrace_core.errors import MissingDependencyError
+from headrace_core.plurals import counted
 
 from . import wire
 from .building import plain
@@ -228,20 +229,32 @@ def _jsonschema() -> Any:
     return jsonschema_rs
 
 
+#: Maximum number of bytes that the compiled regular expressions of one schema may take together. A schema comes from
+#: whoever may write to the registry; compiling 128 MiB takes about two seconds.
+PATTERN_BYTES_MAX = 128 * 1024 * 1024
+#: Maximum number of bytes of one compiled regular expression, the default of the engine.
+_PATTERN_BYTES_EACH = 10 * 1024 * 1024
+
+#: End of the library's message for an expression that is wrong, or too large.
+_NO_REGEX = 'is not a "regex"'
+
 #: The base URI that jsonschema-rs gives to a schema without $id.
 _BASE = "json-schema:///"
 
 
 def _validator(resolved: ResolvedSchema, subject: str | None, version: int | None) -> Validate:
     """The validator of a schema. References are looked up by name in the schema's own list, never over the network.
-    Patterns run on a regular-expression engine with linear time. Raises InvalidSchemaError."""
+    Patterns run on a regular-expression engine with linear time. Raises InvalidSchemaError, also for expressions that
+    take too much memory."""
     library = _jsonschema()
     document = parsed_json(resolved, subject, version)
     identity = document.get("$id")
     base = identity if isinstance(identity, str) else _BASE
     known: dict[str, Any] = {}
+    patterns = _patterns(document)
     for name, schema in resolved.references.items():
         referred = _document(schema.text, resolved, subject, version)
+        patterns |= _patterns(referred)
         for uri in (name, urljoin(base, name), _BASE + name):
             known[uri] = referred
 
@@ -251,12 +264,16 @@ def _validator(resolved: ResolvedSchema, subject: str | None, version: int | Non
             raise ValueError(f"{uri} is not a reference of the schema")
         return found
 
+    limit = min(_PATTERN_BYTES_EACH, PATTERN_BYTES_MAX // max(len(patterns), 1))
     try:
         compiled = library.validator_for(
-            document, retriever=retrieve, pattern_options=library.RegexOptions(size_limit=10 * 1024 * 1024)
+            document, retriever=retrieve, pattern_options=library.RegexOptions(size_limit=limit)
         )
     except (library.ValidationError, library.ReferencingError, ValueError) as error:
-        raise _invalid_schema(str(error).partition("\n")[0], resolved, subject, version) from None
+        wrong = str(error).partition("\n")[0]
+        if wrong.endswith(_NO_REGEX):
+            wrong += f" that compiles to at most {limit} bytes (the schema has {counted(len(patterns), 'expression')})"
+        raise _invalid_schema(wrong, resolved, subject, version) from None
 
     def validate(value: Any) -> tuple[str, str] | None:
         if compiled.is_valid(value):
@@ -265,6 +282,24 @@ def _validator(resolved: ResolvedSchema, subject: str | None, version: int | Non
         return _path(error.instance_path), error.message
 
     return validate
+
+
+def _patterns(document: Any) -> set[str]:
+    """The regular expressions of a schema; each is compiled once."""
+    found: set[str] = set()
+    left = [document]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            pattern, properties = each.get("pattern"), each.get("patternProperties")
+            if isinstance(pattern, str):
+                found.add(pattern)
+            if isinstance(properties, dict):
+                found.update(properties)
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return found
 
 
 def _path(parts: Any) -> str:
