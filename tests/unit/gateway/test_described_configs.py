@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-from headrace_gateway.handlers.configs import described_entries
+from headrace_gateway.handlers.configs import TOPIC, describe_configs, described_entries
 from headrace_protos.v1 import admin_pb2
 
 
@@ -48,3 +50,33 @@ def test_a_topics_keys_without_a_value_are_left_out() -> None:
         ("leader.replication.throttled.replicas", ""),
         ("retention.ms", "1"),
     ]
+
+
+def test_topics_with_equal_settings_have_their_own_answers() -> None:
+    """The gateway converts equal settings once."""
+    settings = {"a": "1", "b": "1", "c": "2", "d": "1"}
+    keys = {"b": ["segment.bytes"], "d": []}
+
+    class Cluster:
+        """Answers as a broker."""
+
+        async def any_broker(self, stub: Any, name: str, asked: Any, timeout_ms: int) -> Any:
+            answer = admin_pb2.DescribeConfigsResponse()
+            for each in asked.resources:
+                result = answer.results.add(resource=each)
+                result.entries.append(entry("retention.ms", settings[each.name], admin_pb2.CONFIG_TYPE_LONG))
+                result.entries.append(entry("segment.bytes", "7", admin_pb2.CONFIG_TYPE_INT))
+            return answer
+
+        def require(self, *_: Any) -> None: ...
+
+        settings = SimpleNamespace(request_timeout_ms=1_000)
+
+    resources = [
+        SimpleNamespace(resource_type=TOPIC, resource_name=name, configuration_keys=keys.get(name)) for name in settings
+    ]
+    request: Any = SimpleNamespace(resources=resources, include_synonyms=False, include_documentation=False)
+    call: Any = Cluster()
+    answer = asyncio.run(describe_configs(call, request))
+    found = {each["resource_name"]: [row["value"] for row in each["configs"]] for each in answer["results"]}
+    assert found == {"a": ["1", "7"], "b": ["7"], "c": ["2", "7"], "d": ["1", "7"]}
