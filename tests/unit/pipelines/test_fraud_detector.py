@@ -141,6 +141,21 @@ def test_a_payment_without_an_account_becomes_a_dead_letter_when_its_timer_fires
     assert shard.known("parked") == set()
 
 
+def test_a_customer_without_an_account_has_a_limit_of_waiting_payments(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the query is behind its topics, payments wait without a limit of time."""
+    monkeypatch.setattr(detector, "PARKED_MAX", 3)
+    reason = "customer: no account, and 3 payments of the customer wait for it"
+    assert reasons(shard.batch(*(shard.record("c", payment(number, number)) for number in range(2)))) == []
+    found = shard.batch(*(shard.record("c", payment(number, number)) for number in range(2, 5)))
+    assert reasons(found) == [(4, reason), (5, reason)]
+    assert reasons(shard.batch(shard.record("c", payment(5, 5)))) == [(6, reason)]
+    found = shard.batch(shard.record("c", ACCOUNT), *(shard.record("c", payment(n, 6)) for n in range(6, 9)))
+    assert [number for number, kind in shown(found) if kind == "velocity"] == [8], "three waiting payments count, too"
+    assert shard.known("parked") == set()
+
+
 def test_each_payment_waits_for_the_same_time(shard: Shard) -> None:
     shard.batch(shard.record("x", payment(1, customer="x")))
     shard.at(ACCOUNT_WAIT_MS - 1)

@@ -60,6 +60,9 @@ BUCKET_TTL_MS = 7 * 86_400_000
 #: than ACCOUNT_WAIT_MS, the query may not have read the accounts yet. No payment of the shard then becomes a dead
 #: letter in the batch.
 ACCOUNT_WAIT_MS = 5_000
+#: Maximum number of payments of one customer that wait for the account. Each batch with such a payment rewrites all of
+#: them in the state.
+PARKED_MAX = 1_000
 #: Maximum number of characters of a payment's headers, as JSON. A payment without an account is kept in the state, with
 #: its headers, until the account arrives.
 HEADERS_MAX = 16_384
@@ -246,7 +249,7 @@ class Detector(StatefulProcessor):
                 history = _judged(history, customer, each, found)
                 until_ms = max(until_ms, each.sent_ms + HISTORY_MS)
         if waiting:
-            self._park(customer, waiting, now_ms)
+            found += self._park(customer, waiting, now_ms)
         return history, until_ms
 
     def _known(self, customer: str) -> Account | None:
@@ -264,12 +267,17 @@ class Detector(StatefulProcessor):
         self._accounts.updateValue((customer,), (account.usual_cents,))
         return account
 
-    def _park(self, customer: str, records: list[Record], now_ms: int) -> None:
+    def _park(self, customer: str, records: list[Record], now_ms: int) -> list[Row]:
+        """Store payments that wait for the customer's account. Return the payments above PARKED_MAX as bad records."""
         until_ms = now_ms + self._account_wait_ms
         stored = self._parked.getValue((customer,))
         parked = [] if stored is None else [tuple(each) for each in stored[0]]
-        self._parked.updateValue((customer,), ([*parked, *((until_ms, *record) for record in records)],))
-        self._handle.registerTimer(until_ms)
+        room = max(PARKED_MAX - len(parked), 0)
+        if room:
+            self._parked.updateValue((customer,), ([*parked, *((until_ms, *record) for record in records[:room])],))
+            self._handle.registerTimer(until_ms)
+        reason = f"customer: no account, and {PARKED_MAX} payments of the customer wait for it"
+        return [(*record, None, None, reason) for record in records[room:]]
 
     def _take_parked(self, customer: str) -> list[Record]:
         stored = self._parked.getValue((customer,))
