@@ -200,12 +200,13 @@ def test_a_broker_that_stops_waits_for_requests_that_only_need_their_followers()
     asyncio.run(scenario())
 
 
-def test_a_request_that_timed_out_frees_its_names_while_its_records_are_uncommitted():
-    """Its append keeps it until the records are committed. Requests with many names would else fill the memory."""
+def test_a_request_that_timed_out_keeps_nothing_while_its_records_are_uncommitted():
+    """Clients repeat such requests, so they would fill the memory while the high watermark does not advance."""
 
     async def scenario() -> None:
         async with world() as here:
             await here.topic("stuck")
+            leader = here.leader("stuck")
             handler, stream = here.broker.producer()
             request = produce(1, "stuck", batch(b"x"), timeout_ms=1)
             request.partitions.append(produce(0, "nowhere", batch(b"x")).partitions[0])
@@ -214,15 +215,45 @@ def test_a_request_that_timed_out_frees_its_names_while_its_records_are_uncommit
             await stream.wait_sent(1)
             assert [result.topic for result in stream.sent[0].results] == ["stuck", "nowhere"]
             assert stream.sent[0].results[0].error.code == RequestTimedOutError.number
-            assert (pending.partitions, pending.results, pending.replicas) == ([], [], [])
-            # A refusal behind the append still waits for the append, and is answered after it.
+            assert (pending.partitions, pending.results, pending.replicas, pending.waiting) == ([], [], [], [])
+            assert (leader.waiting[0], pending.remaining) == (0, 0), "its append does not wait either"
             handler.on_request(produce(2, "stuck", b""))
-            assert len(stream.sent) == 1
-            await catch_up(here, 1)
-            await stream.wait_sent(2)
-            assert stream.sent[1].results[0].error.code == InvalidRecordError.number
-            assert here.leader("stuck").high_watermark == 1
-            assert here.broker.partitions.leader(TopicPartition("stuck", 0)).log.log_end_offset == 1
+            assert stream.sent[1].results[0].error.code == InvalidRecordError.number, "nothing is left to wait for"
+            waits, answers = here.broker.producer()
+            waits.on_request(produce(3, "stuck", batch(b"y"), timeout_ms=FOREVER_MS))
+            await until(lambda: leader.waiting[0] == 1)
+            handler.on_request(produce(4, "stuck", batch(b"z"), timeout_ms=1))
+            await stream.wait_sent(3)
+            assert leader.waiting[0] <= 2, "behind a request that waits, what timed out keeps a few bytes"
+            await catch_up(here, 3)
+            await answers.wait_sent(1)
+            assert answers.sent[0].results[0].base_offset == 1
+            assert (leader.high_watermark, leader.waiting[0], len(stream.sent)) == (3, 0, 3)
+            assert here.broker.partitions.leader(TopicPartition("stuck", 0)).log.log_end_offset == 3
             handler.on_closed()
+            waits.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_the_requests_of_a_stream_that_ended_keep_nothing_while_their_records_are_uncommitted():
+    async def scenario() -> None:
+        async with world() as here:
+            await here.topic("stuck")
+            leader, metrics = here.leader("stuck"), here.broker.context.metrics
+            for number in range(20):
+                handler, _ = here.broker.producer()
+                handler.on_request(produce(number, "stuck", batch(b"x"), timeout_ms=FOREVER_MS))
+                await until(lambda: leader.waiting[0] == 1)
+                handler.on_closed()
+                assert leader.waiting[0] == 0
+            assert metrics.produce_errors.value == 0, "a client that has gone gets no error"
+            handler, _ = here.broker.producer()
+            handler.on_request(produce(1, "stuck", batch(b"x"), timeout_ms=FOREVER_MS))
+            handler.on_closed()  # before its records are in the log
+            await until(lambda: leader.log_end == 21)
+            assert leader.waiting[0] == 0
+            await catch_up(here, 21)
+            await until(lambda: leader.high_watermark == 21)
 
     asyncio.run(scenario())

@@ -8,12 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from headrace_broker.partition import PartitionLeader
+from headrace_broker.partition.leader import Waiting
 from headrace_broker.partition.versions import check_epoch, check_topic_id
 from headrace_core.errors import (
     FencedLeaderEpochError,
     HeadraceError,
     InconsistentTopicIdError,
     NotLeaderOrFollowerError,
+    RequestTimedOutError,
     UnknownLeaderEpochError,
 )
 from headrace_core.types import FlushPolicy, TopicPartition
@@ -230,3 +232,32 @@ def test_a_leader_refuses_impossible_reports():
         leader(end=10).appended(9, 9, 0)
     with pytest.raises(AssertionError):
         leader(end=10).advance_log_start(11)
+
+
+def test_a_waiter_that_gives_up_gets_its_error_once_and_the_others_go_on_waiting():
+    it = leader()
+    it.appended(30, 0, 1000)
+    called: list[tuple[int, object]] = []
+    late = RequestTimedOutError("late")
+
+    def wait(end: int) -> Waiting:
+        waiting = it.when_committed(end, lambda error: called.append((end, error)))
+        assert waiting is not None
+        return waiting
+
+    first, second, third = wait(10), wait(20), wait(30)
+    it.give_up(second, late)
+    assert (called, it.waiting[0]) == ([(20, late)], 3), "it leaves with those before it"
+    it.give_up(first, late)
+    it.give_up(first, late)
+    assert (called, it.waiting[0]) == ([(20, late), (10, late)], 1)
+    it.flushed(30)
+    assert called[2:] == [(30, None)]
+    it.give_up(third, late)
+    assert (len(called), it.waiting[0]) == (3, 0)
+    assert it.when_committed(30, lambda error: None) is None
+    it.appended(40, 30, 100)
+    it.give_up(wait(40), late)
+    wait(40)
+    it.resign(NotLeaderOrFollowerError("gone"))
+    assert [end for end, _ in called[3:]] == [40, 40]

@@ -34,6 +34,7 @@ from headrace_core.unexpected import answer_to, log_fields
 
 from .partition import PartitionLeader, accept, needs_thread
 from .partition.acceptance import check_transactional
+from .partition.leader import Waiting
 from .partition.schemas import SchemaCheck
 from .partition.verification import Verification, Verifications, WaitingRoom
 from .schema_registry import SchemaRegistry
@@ -96,7 +97,7 @@ class _Appending:
         now_ms: int,
         done: Done,
         committed: bool,
-        written: Callable[[], None] | None,
+        written: Callable[[Waiting], None] | None,
         fence: Fence | None,
     ) -> None:
         self.records = records
@@ -170,7 +171,7 @@ class LeaderReplica:
         done: Done,
         *,
         committed: bool,
-        written: Callable[[], None] | None = None,
+        written: Callable[[Waiting], None] | None = None,
         fence: Fence | None = None,
         transaction: ProducerTransaction | None = None,
         trace: AppendTrace | None = None,
@@ -185,7 +186,8 @@ class LeaderReplica:
         UnexpectedLogEndError, and InvalidRequestError for batches without the fence's epoch.
 
         ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
-        After ``written`` was called, the broker no longer keeps the bytes of the produce request.
+        Its argument can be passed to ``PartitionLeader.give_up``. After ``written`` was called, the broker no longer
+        keeps the bytes of the produce request.
 
         For transactional batches, ``transaction`` is required. Unless the log shows that the partition belongs to the
         transaction, the batches wait for the confirmation of the transaction's coordinator. While the batches wait,
@@ -412,9 +414,11 @@ class LeaderReplica:
         if not append.committed or outcome.next_offset <= self.leader.high_watermark:
             done(outcome)
         else:
-            if append.written is not None:
-                append.written()
-            self.leader.when_committed(outcome.next_offset, lambda failed: done(outcome if failed is None else failed))
+            waiting = self.leader.when_committed(
+                outcome.next_offset, lambda failed: done(outcome if failed is None else failed)
+            )
+            if waiting is not None and append.written is not None:
+                append.written(waiting)
 
     def hold(self) -> None:
         """Hold appends until ``release``, because the log is about to change directories. Appends that were passed to

@@ -56,6 +56,8 @@ from ..client_limits import StreamBrake
 from ..context import BrokerContext
 from ..deadlines import Expiring
 from ..leader_replica import Done, LeaderReplica, ProducerTransaction
+from ..partition import PartitionLeader
+from ..partition.leader import Waiting
 from ..partition.versions import check_topic_id
 
 logger = logging.getLogger(__name__)
@@ -193,6 +195,7 @@ class _Pending(Expiring):
         "started_s",
         "stream",
         "throttle_s",
+        "waiting",
     )
 
     def __init__(self, stream: ProduceStream, correlation_id: int, acks: int, partitions: list[TopicPartition]) -> None:
@@ -224,14 +227,20 @@ class _Pending(Expiring):
         self.in_memory: set[int] = {_MESSAGE}
         #: Whether the bytes of this request are a part of the broker's budget.
         self.is_in_memory = True
+        #: The appends that wait for other replicas: each with its leader, and the argument for ``give_up``.
+        self.waiting: list[tuple[PartitionLeader, Waiting]] = []
 
     def expire(self) -> None:
         self.stream.expired(self)
 
     def free_answer(self) -> None:
-        """Free what only the answer needs. The callbacks of appends keep this object until the records are committed,
-        which may be long after the client has its answer or has gone."""
+        """Free what only the answer needs, because the client has its answer or has gone. The callbacks of appends keep
+        this object until the records are in the log. They do not wait for other replicas any more: while the high
+        watermark does not advance, clients send again and again."""
         self.partitions, self.order, self.results, self.replicas = [], [], [], []
+        waits, self.waiting = self.waiting, []
+        for leader, waiting in waits:
+            leader.give_up(waiting, _late())
 
 
 class _Held:
@@ -384,7 +393,7 @@ class ProduceStream(StreamHandler[Any]):
                         now_ms,
                         done,
                         committed=committed,
-                        written=partial(self._written, pending, index),
+                        written=partial(self._written, pending, index, replica),
                         fence=fence,
                         transaction=transaction,
                         trace=trace,
@@ -521,11 +530,15 @@ class ProduceStream(StreamHandler[Any]):
         if not self._in_flight:
             self._stream.check_idle()
 
-    def _written(self, pending: _Pending, index: int) -> None:
+    def _written(self, pending: _Pending, index: int, replica: LeaderReplica, waiting: Waiting) -> None:
         """Called when the records of one partition are in the log, and wait for other replicas."""
         self._freed(pending, index)
         if not pending.in_memory:
             pending.local_s = time.perf_counter()
+        if pending.answered:
+            replica.leader.give_up(waiting, _late())
+        else:
+            pending.waiting.append((replica.leader, waiting))
 
     def _appended(
         self,
@@ -586,10 +599,11 @@ class ProduceStream(StreamHandler[Any]):
         self._one_done(pending)
 
     def _failed(self, pending: _Pending, index: int, error: HeadraceError) -> None:
-        metrics = self._broker.metrics
-        metrics.produce_errors.value += 1
-        times = metrics.client_times if self._writers is Writers.CLIENTS else metrics.internal_times
-        times.failed(_REQUEST, error.code)
+        if not self._is_closed:  # otherwise the client has gone, and gets no error
+            metrics = self._broker.metrics
+            metrics.produce_errors.value += 1
+            times = metrics.client_times if self._writers is Writers.CLIENTS else metrics.internal_times
+            times.failed(_REQUEST, error.code)
         pending.is_worthless &= error.code in _WORTHLESS
         if not pending.answered:
             partition = pending.partitions[index]
@@ -667,6 +681,10 @@ class ProduceStream(StreamHandler[Any]):
         replica = pending.replicas[index]
         if replica is not None and pending.acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED):
             return replica.leader.late_error()
-        return RequestTimedOutError(
-            "the leader did not confirm the append before the timeout of the request; the records may still be appended"
-        )
+        return _late()
+
+
+def _late() -> HeadraceError:
+    return RequestTimedOutError(
+        "the leader did not confirm the append before the timeout of the request; the records may still be appended"
+    )

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headrace_core.errors import (
     HeadraceError,
@@ -52,6 +52,9 @@ from .isr import BrokerEpochOf, FollowerProgress, InSyncSet, IsrChange
 #: Callback of a task that waits for an offset, called once: with None when the offset is committed or deleted, else
 #: with the error.
 Waiter = Callable[[HeadraceError | None], None]
+#: An offset and the callback that waits for it; the callback is None when it was called. (A list, because an object of
+#: a class would cost each append a call.)
+Waiting = list[Any]
 
 #: Maximum number of uncommitted appends whose sizes are kept separately; beyond this number, the last size includes all
 #: later appends. The number of kept sizes is limited, because below min.insync.replicas nothing is committed while
@@ -183,7 +186,7 @@ class PartitionLeader:
         self._resigned: HeadraceError | None = None
         #: Uncommitted appends as (end offset, bytes); the last entry may include many appends.
         self._unread: deque[tuple[int, int]] = deque()
-        self._waiters: deque[tuple[int, Waiter]] = deque()
+        self._waiters: deque[Waiting] = deque()
         self._deletions: dict[Waiter, int] = {}
         self._watchers: dict[PartitionWatcher, None] = {}
         self._recompute()
@@ -362,8 +365,8 @@ class PartitionLeader:
             return
         self._resigned = reason
         waiters, self._waiters = self._waiters, deque()
-        for _, waiter in waiters:
-            waiter(reason)
+        for waiting in waiters:
+            _call(waiting, reason)
         deletions, self._deletions = self._deletions, {}
         for waiter in deletions:
             waiter(reason)
@@ -382,7 +385,10 @@ class PartitionLeader:
         self.high_watermark = durable_end
         waiters = self._waiters
         while waiters and waiters[0][0] <= durable_end:
-            waiters.popleft()[1](None)
+            waiting = waiters.popleft()
+            waiter, waiting[1] = waiting[1], None
+            if waiter is not None:
+                waiter(None)
         readable = self._take_readable(durable_end)
         for watcher in self._watchers:
             watcher.partition_advanced(self.partition, readable)
@@ -570,22 +576,33 @@ class PartitionLeader:
             if self._on_isr_due is not None:
                 self._on_isr_due()
 
-    def when_committed(self, end_offset: int, waiter: Waiter) -> None:
-        """Call ``waiter`` when the high watermark reaches ``end_offset``, or at once if it has reached that offset."""
+    def when_committed(self, end_offset: int, waiter: Waiter) -> Waiting | None:
+        """Call ``waiter`` when the high watermark reaches ``end_offset``, or at once if it has reached that offset.
+        Returns None if ``waiter`` was called at once, else the argument for ``give_up``."""
         if self._resigned is not None:
             waiter(self._resigned)
-        elif end_offset <= self.high_watermark:
+            return None
+        if end_offset <= self.high_watermark:
             waiter(None)
+            return None
+        waiters, waiting = self._waiters, [end_offset, waiter]
+        place = len(waiters)
+        # Insert in order, because a repeated append waits for the end offset of its first attempt.
+        while place and waiters[place - 1][0] > end_offset:
+            place -= 1
+        if place == len(waiters):
+            waiters.append(waiting)
         else:
-            waiters = self._waiters
-            place = len(waiters)
-            # Insert in order, because a repeated append waits for the end offset of its first attempt.
-            while place and waiters[place - 1][0] > end_offset:
-                place -= 1
-            if place == len(waiters):
-                waiters.append((end_offset, waiter))
-            else:
-                waiters.insert(place, (end_offset, waiter))
+            waiters.insert(place, waiting)
+        return waiting
+
+    def give_up(self, waiting: Waiting, error: HeadraceError) -> None:
+        """Call a waiter now with ``error``, unless it was called, and free it. A high watermark that does not advance
+        would keep it for as long."""
+        _call(waiting, error)
+        # Waiters mostly give up in their order, so no more than a few that were called stay here.
+        while self._waiters and self._waiters[0][1] is None:
+            self._waiters.popleft()
 
     def when_deleted(self, offset: int, waiter: Waiter) -> None:
         """Call ``waiter`` when the low watermark reaches ``offset``, or at once if it has reached that offset."""
@@ -618,3 +635,9 @@ class PartitionLeader:
     def waiting(self) -> tuple[int, int]:
         """Numbers of waiting producers and of subscribed fetch sessions, for tests and metrics."""
         return len(self._waiters), len(self._watchers)
+
+
+def _call(waiting: Waiting, error: HeadraceError) -> None:
+    waiter, waiting[1] = waiting[1], None
+    if waiter is not None:
+        waiter(error)
