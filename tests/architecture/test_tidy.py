@@ -112,7 +112,7 @@ def test_every_module_says_what_it_is() -> None:
         str(path)
         for path, text in texts()
         if path.suffix == ".py" and "src" in path.parts and not GENERATED.search(path.name)
-        if text.strip() and not ast.get_docstring(ast.parse(text))
+        if text.strip() and not text.startswith('"""') and not ast.get_docstring(ast.parse(text))
     ]
     assert silent == [], "a module opens with its story"
 
@@ -133,6 +133,7 @@ def test_no_test_sleeps() -> None:
         f"{path}:{line}"
         for path, text in texts()
         if path.parts[0] == "tests" and path.name.startswith("test_") and path.suffix == ".py"
+        if "time.sleep" in text  # to parse every file takes ten seconds
         for line in _sleeps(ast.parse(text))
     ]
     assert offenders == []
@@ -160,14 +161,27 @@ def test_tests_import_each_other_by_whole_names_and_patch_no_path() -> None:
     ours = {path.stem for path in (ROOT / "tests").rglob("*.py")}
     offenders = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        offenders += [f"{path.relative_to(ROOT)}:{line}" for line in _bare_imports(ast.parse(path.read_text()), ours)]
+        text = path.read_text()
+        if _may_be_bare(text, ours):  # to parse every file takes ten seconds
+            offenders += [f"{path.relative_to(ROOT)}:{line}" for line in _bare_imports(ast.parse(text), ours)]
     assert offenders == []
 
 
 def test_a_bare_import_would_be_found() -> None:
     found = "from raft_world import World\nimport raft_world\nsys.path.insert(0, x)\nsys.path[:0] = [x]"
     assert _bare_imports(ast.parse(found), {"raft_world"}) == [1, 2, 3, 4]
+    assert all(_may_be_bare(line, {"raft_world"}) for line in found.splitlines())
+    assert _may_be_bare("if x:\n    import os, raft_world as world", {"raft_world"})
+    assert not _may_be_bare("import other\nfrom tests.worlds.raft_world import World", {"raft_world"})
     assert _bare_imports(ast.parse("from tests.unit.raft_world import World"), {"raft_world"}) == []
+
+
+_IMPORTED = re.compile(r"^ *(?:from|import) +([\w ,]+)", re.MULTILINE)
+
+
+def _may_be_bare(text: str, ours: set[str]) -> bool:
+    """Whether ``_bare_imports`` may find a line in a file."""
+    return "sys.path" in text or any(ours.intersection(re.findall(r"\w+", found)) for found in _IMPORTED.findall(text))
 
 
 def _bare_imports(tree: ast.Module, ours: set[str]) -> list[int]:
