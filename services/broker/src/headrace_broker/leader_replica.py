@@ -260,15 +260,18 @@ class LeaderReplica:
         self._verifications.ended(verification, is_appended=not isinstance(outcome, HeadraceError))
         done(outcome)
 
-    def append_marker(self, marker: Marker, now_ms: int, done: Done) -> None:
+    def append_marker(
+        self, marker: Marker, now_ms: int, done: Done, written: Callable[[Waiting], None] | None = None
+    ) -> None:
         """End a producer's transaction: append the marker, unless the log has it already. Calls ``done`` when the
         marker is committed or has failed. If ``append_marker`` raises an error, the method has changed nothing and does
-        not call ``done``. The errors are those of ``append`` and of ``headrace_core.log.transactions.must_append``."""
+        not call ``done``. The errors are those of ``append`` and of ``headrace_core.log.transactions.must_append``.
+        ``written``: as for ``append``."""
         self._check_may_append(committed=True)
         if self._verifications is not None:
             for waiting in self._verifications.cancelled_by_marker(marker.producer_id, marker.last_ended_epoch):
                 waiting.done(_ended_by(marker, waiting, self.partition))
-        append = _Appending(marker_batch(marker, now_ms), now_ms, done, True, None, None)
+        append = _Appending(marker_batch(marker, now_ms), now_ms, done, True, written, None)
         append.transaction = marker
         self._go_on(append)
 

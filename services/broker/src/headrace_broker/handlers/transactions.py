@@ -26,6 +26,9 @@ from headrace_protos.v1 import groups_pb2, transactions_pb2, transactions_pb2_gr
 
 from ..context import BrokerContext
 from ..deadlines import Expiring
+from ..leader_replica import LeaderReplica
+from ..partition import PartitionLeader
+from ..partition.leader import Waiting
 
 _INT16_MAX = 2**15 - 1
 #: Maximum number of uncommitted markers of one stream; above the maximum the broker stops reading the stream.
@@ -53,7 +56,7 @@ class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer
 class _Pending(Expiring):
     """The state of a request to write markers. ``results`` has one entry for each partition of the request."""
 
-    __slots__ = ("answered", "correlation_id", "partitions", "remaining", "results", "stream")
+    __slots__ = ("answered", "correlation_id", "partitions", "remaining", "results", "stream", "waiting")
 
     def __init__(self, stream: MarkersStream, correlation_id: int, partitions: list[TopicPartition]) -> None:
         super().__init__()
@@ -63,6 +66,8 @@ class _Pending(Expiring):
         self.results: list[Any] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.answered = False
+        #: The markers that wait for other replicas: each with its leader, and the argument for ``give_up``.
+        self.waiting: list[tuple[PartitionLeader, Waiting]] = []
 
     def expire(self) -> None:
         self.stream.expired(self)
@@ -110,12 +115,20 @@ class MarkersStream(StreamHandler[Any]):
                         f"{partition}: only the shard's coordinator can end transactions in a partition of "
                         f"{partition.topic}"
                     )
-                broker.partitions.leader(partition).append_marker(marker, now_ms, done)
+                replica = broker.partitions.leader(partition)
+                replica.append_marker(marker, now_ms, done, partial(self._written, pending, replica))
             except HeadraceError as error:
                 done(error)
 
     def is_idle(self) -> bool:
         return self._pending == 0
+
+    def _written(self, pending: _Pending, replica: LeaderReplica, waiting: Waiting) -> None:
+        """Called when a marker is in the log, and waits for other replicas."""
+        if pending.answered:
+            replica.leader.give_up(waiting, _late())
+        else:
+            pending.waiting.append((replica.leader, waiting))
 
     def _done(self, pending: _Pending, index: int, outcome: AppendInfo | HeadraceError) -> None:
         """Called when a marker is committed, or has failed."""
@@ -133,12 +146,17 @@ class MarkersStream(StreamHandler[Any]):
                 self._stream.check_idle()
 
     def expired(self, pending: _Pending) -> None:
-        late = RequestTimedOutError("the marker was not committed before the timeout; send it again")
+        """Called when the timeout of the request is over: answer at once. The coordinator sends the marker again, so
+        this request's markers do not wait for their commit any more."""
+        late = _late()
         pending.results = [
             result or _outcome(partition, late)
             for partition, result in zip(pending.partitions, pending.results, strict=True)
         ]
         self._answer(pending)
+        waits, pending.waiting = pending.waiting, []
+        for leader, waiting in waits:
+            leader.give_up(waiting, late)
 
     def _answer(self, pending: _Pending) -> None:
         if pending.answered:
@@ -167,6 +185,10 @@ def _marker_of(request: Any) -> Marker:
         request.coordinator_epoch,
         request.transaction_version,
     )
+
+
+def _late() -> HeadraceError:
+    return RequestTimedOutError("the marker was not committed before the timeout; send it again")
 
 
 def _outcome(partition: TopicPartition, outcome: AppendInfo | HeadraceError) -> Any:
