@@ -266,14 +266,14 @@ def test_ten_thousand_entries_cost_microseconds_a_check() -> None:
     authorizer = Authorizer(acls)
     who = caller("u7")
     names = [f"topic-{number}" for number in range(5_000)]
-    started = time.perf_counter()
+    started = time.thread_time()
     for name in names:
         authorizer.allows(who, Operation.READ, TOPIC, name)
-    first = (time.perf_counter() - started) / len(names)
-    started = time.perf_counter()
+    first = (time.thread_time() - started) / len(names)
+    started = time.thread_time()
     for name in names:
         authorizer.allows(who, Operation.READ, TOPIC, name)
-    again = (time.perf_counter() - started) / len(names)
+    again = (time.thread_time() - started) / len(names)
     print(f"first {first * 1e6:.2f} µs, repeated {again * 1e6:.2f} µs")
     assert first < 200e-6  # generous: a linear search takes milliseconds
     assert again < 20e-6
