@@ -92,6 +92,23 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
+def is_as_sent(data: Buffer) -> bool:
+    """Whether ``data`` are whole batches with correct CRCs. A header of such a batch can still contradict itself: the
+    sender built the header so, and nothing damaged the batch on its way."""
+    position = 0
+    while position < len(data):
+        if len(data) - position < HEADER_BYTES:
+            return False
+        header = BatchHeader._make(HEADER.unpack_from(data, position))
+        end = position + header.size
+        if header.size < HEADER_BYTES or end > len(data):
+            return False
+        if crc32c(memoryview(data)[position + CRC_START : end]) != header.crc:
+            return False
+        position = end
+    return True
+
+
 def read_whole_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Return the header of the batch at ``position``, without a CRC check; CorruptMessageError unless the batch is
     complete."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace_core.errors import (
+    CorruptMessageError,
     InvalidRecordError,
     RecordListTooLargeError,
     RecordTooLargeError,
@@ -16,7 +17,7 @@ from headrace_core.errors import (
 from headrace_core.log.appending import in_topic_codec, topic_codec, validate
 from headrace_core.log.config import LogConfig
 from headrace_core.log.files import Buffer
-from headrace_core.records import BatchHeader, Compression, SchemaIds, iterate_headers, read_header
+from headrace_core.records import BatchHeader, Compression, SchemaIds, is_as_sent, iterate_headers, read_header
 from headrace_core.types import TopicPartition
 
 #: Maximum bytes of compressed batches that the event loop checks without another thread, because they decompress within
@@ -33,7 +34,10 @@ def needs_thread(records: bytes, config: LogConfig) -> bool:
     wanted = topic_codec(config)
     if wanted is not None and wanted is not Compression.NONE:
         return True
-    return any(header.compression is not Compression.NONE for _, header in iterate_headers(records))
+    try:
+        return any(header.compression is not Compression.NONE for _, header in iterate_headers(records))
+    except CorruptMessageError:
+        return False  # no batch before the wrong header is compressed, and ``accept`` raises the error
 
 
 def accept(
@@ -51,8 +55,26 @@ def accept(
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
     ``max.message.bytes``), RecordListTooLargeError (the records do not fit into a segment). InvalidRecordError also
-    means a transactional batch without ``allow_transactional``.
+    means a transactional batch without ``allow_transactional``, and wrong headers of batches with correct CRCs. Clients
+    send the records again after CorruptMessageError, which does not help if the client itself built a wrong header.
     """
+    try:
+        return _accept(records, config, partition, now_ms, allow_transactional=allow_transactional, schemas=schemas)
+    except CorruptMessageError as error:
+        if is_as_sent(records):
+            raise InvalidRecordError(f"{partition}: {error.message}") from None
+        raise
+
+
+def _accept(
+    records: bytes,
+    config: LogConfig,
+    partition: TopicPartition,
+    now_ms: int,
+    *,
+    allow_transactional: bool,
+    schemas: SchemaIds | None,
+) -> tuple[Buffer, Sequence[BatchHeader]]:
     if not records:
         raise InvalidRecordError(f"{partition}: the request has no records")
     if len(records) > config.segment_bytes:
