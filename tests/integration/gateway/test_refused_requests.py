@@ -3,21 +3,28 @@ Kafka 4.3 to the same requests."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from headrace import Admin, LocalCluster, NewTopic
+from headrace_core.records import encode_batch
 from headrace_gateway.app import Gateway
 from headrace_gateway.wire.apis import Api
+from headrace_gateway.wire.schema import NO_UUID
 from tests.worlds.gateways import running_gateway
 from tests.worlds.kafka_wire import KafkaWire
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION = 0, 3, 29, 35
+CORRUPT_MESSAGE, REQUEST_TIMED_OUT, INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_RECORD = 2, 7, 17, 36, 87
 INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG, INVALID_REQUEST = 37, 38, 40, 42
 ELECTION_NOT_NEEDED = 84
 DEFAULT = -1
+TOPIC, BROKER = 2, 4  #: Types of resources that have a configuration.
+SET, DELETE = 0, 1  #: Operations of IncrementalAlterConfigs.
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +73,126 @@ def test_assignments_of_a_new_topic_exclude_numbers(wire: KafkaWire, partitions:
 def test_a_new_topic_has_no_null_in_its_configuration(wire: KafkaWire) -> None:
     configs = [{"name": "retention.ms", "value": None}]
     assert create(wire, "configured", 1, 1, configs=configs) == INVALID_CONFIG
+
+
+def test_a_new_topic_that_is_only_checked_has_the_configuration_it_would_have(wire: KafkaWire) -> None:
+    """Kafka's own test of its administration client looks at the configuration of a topic that it only checks."""
+    topic = {"name": "checked", "num_partitions": 1, "replication_factor": 1}
+    topic["configs"] = [{"name": "retention.ms", "value": "5000"}]
+    described = []
+    for is_only_checked in (True, False):
+        (found,) = wire.ask(Api.CREATE_TOPICS, topics=[topic], timeout=10_000, validate_only=is_only_checked).topics
+        assert found.error_code == NONE
+        described.append({each.name: (each.value, each.config_source) for each in found.configs})
+    assert described[0]["retention.ms"] == ("5000", 1)
+    assert described[0] == described[1]
+
+
+def test_a_refused_topic_has_an_empty_configuration(wire: KafkaWire) -> None:
+    topic = {"name": "orders", "num_partitions": 1, "replication_factor": 1}
+    (found,) = wire.ask(Api.CREATE_TOPICS, topics=[topic], timeout=10_000).topics
+    assert (found.error_code, found.configs) == (TOPIC_ALREADY_EXISTS, [])
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_timeout_without_time_is_no_reason_to_refuse(wire: KafkaWire, timeout: int) -> None:
+    """librdkafka sends -1 if a program sets operation_timeout to -1. Kafka may answer before the change, too."""
+    name = f"at-once{timeout}"
+    topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
+    (created,) = wire.ask(Api.CREATE_TOPICS, topics=[topic], timeout=timeout).topics
+    (grown,) = wire.ask(Api.CREATE_PARTITIONS, topics=[{"name": name, "count": 2}], timeout=timeout).results
+    elected = wire.ask(Api.ELECT_LEADERS, topic_partitions=[{"topic": name, "partitions": [0]}], timeout=timeout)
+    moves = [{"name": name, "partitions": [{"partition_index": 0, "replicas": [1]}]}]
+    moved = wire.ask(Api.ALTER_PARTITION_REASSIGNMENTS, topics=moves, timeout=timeout)
+    listed = wire.ask(Api.LIST_PARTITION_REASSIGNMENTS, topics=None, timeout=timeout)
+    deleted = wire.ask(Api.DELETE_TOPICS, topics=[{"name": name, "topic_id": NO_UUID}], timeout=timeout)
+    codes = [created.error_code, grown.error_code, elected.error_code, moved.error_code, listed.error_code]
+    assert [*codes, deleted.responses[0].error_code] == [NONE] * 6
+
+
+def test_records_are_deleted_with_a_timeout_without_time(wire: KafkaWire) -> None:
+    deletions = [{"name": "stock", "partitions": [{"partition_index": 0, "offset": 0}]}]
+    answer = wire.ask(Api.DELETE_RECORDS, topics=deletions, timeout=-1)
+    assert answer.topics[0].partitions[0].error_code in (NONE, REQUEST_TIMED_OUT)
+
+
+def test_a_topic_that_a_request_names_twice_is_not_deleted(wire: KafkaWire) -> None:
+    assert create(wire, "kept", 1, 1) == NONE
+    by_name = {"name": "kept", "topic_id": NO_UUID}
+    (found,) = wire.ask(Api.METADATA, topics=[by_name]).topics
+    by_id = {"name": None, "topic_id": found.topic_id}
+    for topics in ([by_name, by_name], [by_id, by_id], [by_name, by_id], [{"name": None, "topic_id": NO_UUID}]):
+        answer = wire.ask(Api.DELETE_TOPICS, topics=topics, timeout=10_000)
+        assert {each.error_code for each in answer.responses} == {INVALID_REQUEST}
+    (still,) = wire.ask(Api.METADATA, topics=[by_name], allow_auto_topic_creation=False).topics
+    assert still.topic_id == found.topic_id
+
+
+def test_an_unknown_key_can_be_deleted_but_not_set(wire: KafkaWire) -> None:
+    for kind, name, refusal in ((TOPIC, "orders", INVALID_CONFIG), (BROKER, "1", INVALID_REQUEST)):
+        for operation, value, code in ((DELETE, None, NONE), (SET, "1", refusal)):
+            configs = [{"name": "no.such.key", "value": value, "config_operation": operation}]
+            resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+            (found,) = wire.ask(Api.INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=False).responses
+            assert found.error_code == code
+
+
+def test_an_invalid_name_of_a_topic_has_no_configuration(wire: KafkaWire) -> None:
+    resource = {"resource_type": TOPIC, "resource_name": "a b"}
+    (described,) = wire.ask(Api.DESCRIBE_CONFIGS, resources=[{**resource, "configuration_keys": None}]).results
+    change = {"name": "retention.ms", "value": "1", "config_operation": SET}
+    (altered,) = wire.ask(Api.INCREMENTAL_ALTER_CONFIGS, resources=[{**resource, "configs": [change]}]).responses
+    assert described.error_code == altered.error_code == INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("component", "code"),
+    [
+        ({"entity_type": "user", "match_type": 2, "match": None}, NONE),
+        ({"entity_type": "other", "match_type": 2, "match": None}, UNSUPPORTED_VERSION),
+        ({"entity_type": "user", "match_type": 1, "match": "ann"}, INVALID_REQUEST),
+        ({"entity_type": "user", "match_type": 2, "match": "ann"}, INVALID_REQUEST),
+    ],
+)
+def test_a_filter_of_quotas_that_matches_nothing_is_refused(
+    wire: KafkaWire, component: dict[str, Any], code: int
+) -> None:
+    assert wire.ask(Api.DESCRIBE_CLIENT_QUOTAS, components=[component], strict=False).error_code == code
+
+
+def test_the_start_of_an_empty_partition_has_the_leaders_epoch(wire: KafkaWire) -> None:
+    partition = {"partition_index": 1, "current_leader_epoch": -1, "timestamp": -2}
+    answer = wire.ask(Api.LIST_OFFSETS, replica_id=-1, topics=[{"name": "orders", "partitions": [partition]}])
+    (found,) = answer.topics[0].partitions
+    assert (found.offset, found.leader_epoch) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "position", "value", "is_sealed", "code"),
+    [
+        (">i", 57, 2, True, INVALID_RECORD),  # more records than offsets
+        (">i", 57, -1, True, INVALID_RECORD),  # less than no record
+        (">i", 23, -1, True, INVALID_RECORD),  # a last offset below the first
+        (">h", 21, 7, True, INVALID_RECORD),  # an unknown codec
+        (">i", 57, 2, False, CORRUPT_MESSAGE),
+        (">h", 21, 7, False, CORRUPT_MESSAGE),
+    ],
+)
+def test_clients_do_not_repeat_a_batch_that_they_built_wrong(
+    wire: KafkaWire, field: str, position: int, value: int, is_sealed: bool, code: int
+) -> None:
+    """Clients send a batch again after CORRUPT_MESSAGE, which helps only against damage on the way. Kafka answers
+    INVALID_RECORD (UNKNOWN_SERVER_ERROR for the codec), which ends the delivery at once."""
+    batch = bytearray(encode_batch([(1_700_000_000_000, b"key", b"value", ())]))
+    struct.pack_into(field, batch, position, value)
+    if is_sealed:
+        struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    topics = [{"name": "orders", "partition_data": [{"index": 0, "records": bytes(batch)}]}]
+    ((answered,),) = (
+        each.partition_responses
+        for each in wire.ask(Api.PRODUCE, 12, acks=-1, timeout=10_000, topic_data=topics).responses
+    )
+    assert answered.error_code == code
 
 
 def create(wire: KafkaWire, name: str, partitions: int, replicas: int, **more: Any) -> int:

@@ -165,7 +165,9 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
         leader.check_latest_known()
         return end, -1, leader.leader_epoch
     if timestamp_ms == EARLIEST_TIMESTAMP:
-        return leader.log_start, -1, replica.epoch_at(leader.log_start)
+        # As in Kafka, the start of a log without records has the epoch of the log's next record.
+        is_empty = leader.log_start >= replica.log.log_end_offset
+        return leader.log_start, -1, leader.leader_epoch if is_empty else replica.epoch_at(leader.log_start)
     if timestamp_ms == MAX_TIMESTAMP:
         found = await turns.outside(replica.max_timestamp_offset(end))
     elif timestamp_ms >= 0:

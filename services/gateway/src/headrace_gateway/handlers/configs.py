@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError, InvalidTopicError, from_number
+from headrace_core.config.server_keys import SERVER
+from headrace_core.config.topic_keys import TOPIC as TOPIC_KEYS
+from headrace_core.errors import HeadraceError, InvalidConfigError, InvalidRequestError, from_number
 from headrace_core.metadata.configs import parse_broker_id
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.security.acl_types import Operation
+from headrace_core.types import check_topic_name
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..access import ALTER_CONFIGS, CLUSTER, CLUSTER_NAME, DESCRIBE_CONFIGS
@@ -91,8 +94,8 @@ def _broker_of(call: Call, resource: Message) -> int:
     kind, name = resource.resource_type, resource.resource_name
     if kind not in _TYPES:
         raise _unbuilt(kind)
-    if kind == TOPIC and not name:
-        raise InvalidTopicError("the topic's name is empty")
+    if kind == TOPIC:
+        check_topic_name(name)
     if kind == TOPIC or not name:
         return _ANY
     broker_id = parse_broker_id(name)
@@ -209,10 +212,22 @@ async def incremental_alter_configs(call: Call, request: Message) -> Fields:
                 raise InvalidRequestError(f"{config.name}: operation {config.config_operation}: must be from 0 to 3")
             if config.value is None and kind != admin_pb2.AlterConfigOp.KIND_DELETE:
                 raise InvalidRequestError(f"{config.name}: the value is null; give a value, or delete the key")
-            made.append(admin_pb2.AlterConfigOp(kind=kind, name=config.name, value=config.value or ""))
+            if kind != admin_pb2.AlterConfigOp.KIND_DELETE or _is_known(call, resource, config.name):
+                made.append(admin_pb2.AlterConfigOp(kind=kind, name=config.name, value=config.value or ""))
         return made
 
     return await _alter(call, request, operations)
+
+
+def _is_known(call: Call, resource: Message, key: str) -> bool:
+    """Whether ``key`` is declared, or set on the resource. To delete any other key succeeds in Kafka: the key is unset
+    afterwards."""
+    declared = TOPIC_KEYS if resource.resource_type == TOPIC else SERVER
+    try:
+        declared.key(key)
+    except InvalidConfigError:
+        return key in call.cluster.image.config(_IMAGE_TYPES[resource.resource_type], resource.resource_name)
+    return True
 
 
 async def _alter(call: Call, request: Message, operations: Any) -> Fields:
@@ -226,8 +241,10 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
             _require(call, ALTER_CONFIGS, resource)
             if resource.resource_type not in _TYPES:
                 raise _unbuilt(resource.resource_type)
-            if resource.resource_type == TOPIC and not resource.resource_name:
-                raise InvalidRequestError("the topic's name is empty")
+            if resource.resource_type == TOPIC:
+                if not resource.resource_name:
+                    raise InvalidRequestError("the topic's name is empty")
+                check_topic_name(resource.resource_name)
             if resource.resource_type == BROKER and resource.resource_name:
                 parse_broker_id(resource.resource_name)
             asked.resources.add(

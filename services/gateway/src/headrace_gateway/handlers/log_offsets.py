@@ -69,7 +69,7 @@ async def list_offsets(call: Call, request: Message) -> Fields:
                 else common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
                 partitions=[each.message for each in asked],
             ),
-            request.timeout or call.settings.request_timeout_ms,
+            request.timeout if request.timeout > 0 else call.settings.request_timeout_ms,
         )
         return [
             {
@@ -147,13 +147,15 @@ async def delete_records(call: Call, request: Message) -> Fields:
     def failed(partition: int, code: int, _text: str) -> Fields:
         return {"partition_index": partition, "low_watermark": -1, "error_code": code}
 
+    timeout_ms = max(request.timeout, 0)
+
     async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
         answer = await call.broker(
             broker_id,
             offsets_pb2_grpc.OffsetsStub,
             "DeleteRecords",
-            offsets_pb2.DeleteRecordsRequest(partitions=[each.message for each in asked], timeout_ms=request.timeout),
-            (request.timeout or 0) + call.settings.request_timeout_ms,
+            offsets_pb2.DeleteRecordsRequest(partitions=[each.message for each in asked], timeout_ms=timeout_ms),
+            timeout_ms + call.settings.request_timeout_ms,
         )
         return [
             {

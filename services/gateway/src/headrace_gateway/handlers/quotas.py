@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError
+from headrace_core.errors import HeadraceError, InvalidRequestError, UnsupportedVersionError
+from headrace_core.quotas.entities import CLIENT_ID, IP, USER
 from headrace_protos.v1 import security_pb2, security_pb2_grpc
 
 from ..call import Call
@@ -14,6 +15,7 @@ from .topics import change
 
 Fields = dict[str, Any]
 
+_TYPES = (USER, CLIENT_ID, IP)
 _EXACT, _DEFAULT, _ANY = range(3)  #: Kafka's numbers of match types.
 
 
@@ -22,6 +24,15 @@ async def describe_client_quotas(call: Call, request: Message) -> Fields:
     timeout_ms = call.settings.request_timeout_ms
     asked = security_pb2.DescribeClientQuotasRequest(strict=request.strict, timeout_ms=timeout_ms)
     for component in request.components:
+        if component.entity_type not in _TYPES:
+            raise UnsupportedVersionError(
+                f"quota entity type {component.entity_type!r} is not one of {', '.join(_TYPES)}"
+            )
+        if component.match_type in (_DEFAULT, _ANY) and component.match is not None:
+            raise InvalidRequestError(
+                f"match type {component.match_type} of {component.entity_type} is without a name, but the request "
+                f"names {component.match!r}"
+            )
         part = asked.parts.add(type=component.entity_type)
         if component.match_type == _EXACT:
             part.exact = component.match or ""

@@ -49,7 +49,6 @@ async def _elect(call: Call, request: Message) -> Fields:
     asked = admin_pb2.ElectLeadersRequest(
         election_type=election_type,
         all_partitions=request.topic_partitions is None,
-        timeout_ms=request.timeout,
     )
     for topic in request.topic_partitions or ():
         if topic.partitions:
@@ -94,7 +93,7 @@ async def alter_partition_reassignments(call: Call, request: Message) -> Fields:
             ],
         }
     asked = admin_pb2.AlterPartitionReassignmentsRequest(
-        timeout_ms=request.timeout, keep_replication_factor=not request.allow_replication_factor_change
+        keep_replication_factor=not request.allow_replication_factor_change
     )
     for topic in request.topics:
         for item in topic.partitions:
@@ -129,12 +128,12 @@ def _outcome(partition: int, error: Any) -> Fields:
 
 async def list_partition_reassignments(call: Call, request: Message) -> Fields:
     call.require_cluster()
-    asked = admin_pb2.ListPartitionReassignmentsRequest(timeout_ms=request.timeout)
+    timeout_ms = request.timeout if request.timeout > 0 else call.settings.request_timeout_ms
+    asked = admin_pb2.ListPartitionReassignmentsRequest(timeout_ms=timeout_ms)
     for topic in request.topics or ():
         asked.partitions.add(topic=topic.name, partitions=topic.partition_indexes)
     topics: dict[str, list[Fields]] = {}
     if request.topics is None or request.topics:
-        timeout_ms = request.timeout or call.settings.request_timeout_ms
         answer = await call.any_broker(admin_pb2_grpc.AdminStub, "ListPartitionReassignments", asked, timeout_ms)
         for found in answer.reassignments:
             topics.setdefault(found.topic, []).append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_core.errors import (
@@ -19,6 +19,9 @@ from headrace_core.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.membership.config_messages import config_entries
+from headrace_core.metadata import ConfigRecord, ConfigResourceType
+from headrace_core.metadata.configs import describe_topic
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..access import ALTER, CLUSTER, CLUSTER_NAME, CREATE, DELETE, DESCRIBE, DESCRIBE_CONFIGS, TOPIC
@@ -31,6 +34,7 @@ Fields = dict[str, Any]
 
 _CONFIGS_VERSION = 5  #: The version of CreateTopics whose answers have the topics' configurations (KIP-525).
 _BY_ID_VERSION = 6  #: The version of DeleteTopics that names topics by id (KIP-516).
+_DESCRIBED_MAX = 100  #: Maximum number of topics in an answer of CreateTopics that have their configurations.
 _NOT_ANSWERED = -1
 _RETRY_IN = re.compile(r"retry in (\d{1,9}) ms")
 _RETRY_MS = 1_000  #: Milliseconds that a client over its quota must wait if the node's error does not say how long.
@@ -47,8 +51,10 @@ _UNDESCRIBED: Fields = {
 async def change(
     call: Call, method: str, request: Any, timeout_ms: int, stub: Callable[..., Any] = admin_pb2_grpc.AdminStub
 ) -> Any:
-    """Send a change to the controllers by any broker, and wait until this gateway has applied it."""
+    """Send a change to the controllers by any broker, and wait until this gateway has applied it. ``timeout_ms``: the
+    client's timeout; 0 and negative numbers mean the gateway's own."""
     timeout_ms = timeout_ms if timeout_ms > 0 else call.settings.request_timeout_ms
+    request.timeout_ms = timeout_ms
     answer = await call.any_broker(stub, method, request, timeout_ms)
     if answer.metadata_offset:
         await call.applied(answer.metadata_offset, timeout_ms)
@@ -68,7 +74,7 @@ def _wait_of(text: str) -> int:
 
 async def create_topics(call: Call, request: Message) -> Fields:
     results: dict[str, Fields] = {}
-    asked = admin_pb2.CreateTopicsRequest(timeout_ms=request.timeout, validate_only=request.validate_only)
+    asked = admin_pb2.CreateTopicsRequest(validate_only=request.validate_only)
     names = Counter(topic.name for topic in request.topics)
     may_create_all = call.sees(CREATE, CLUSTER, CLUSTER_NAME)
     for topic in request.topics:
@@ -106,16 +112,21 @@ async def create_topics(call: Call, request: Message) -> Fields:
                     "error_message": found.error.message if found.error.code else None,
                     "num_partitions": _NOT_ANSWERED if found.error.code else found.partitions,
                     "replication_factor": _NOT_ANSWERED if found.error.code else found.replication_factor,
-                    "configs": None if found.error.code else [],
+                    "configs": [],
                 }
-                if not found.error.code and not request.validate_only:
+                if not found.error.code:
                     created.append(found.name)
     if call.version >= _CONFIGS_VERSION:
         for name, fields in results.items():
             if not fields.get("error_code") and not call.allows(DESCRIBE_CONFIGS, TOPIC, name):
                 fields |= _UNDESCRIBED
         shown = [name for name in created if not results[name].get("topic_config_error_code")]
-        for name, entries in (await _configs_of(call, shown) if shown else {}).items():
+        if request.validate_only:
+            given = {new.name: new.configs for new in asked.topics}
+            found_configs = {name: _configs_checked(call, name, given[name]) for name in shown[:_DESCRIBED_MAX]}
+        else:
+            found_configs = await _configs_of(call, shown) if shown else {}
+        for name, entries in found_configs.items():
             results[name]["configs"] = entries
     return {"topics": list(results.values())}
 
@@ -139,7 +150,8 @@ async def _configs_of(call: Call, names: list[str]) -> dict[str, list[Fields]]:
     """Read the configurations of new topics. The result omits topics whose configuration cannot be read now."""
     asked = admin_pb2.DescribeConfigsRequest(
         resources=[
-            admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name) for name in names[:100]
+            admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name)
+            for name in names[:_DESCRIBED_MAX]
         ]
     )
     try:
@@ -148,14 +160,27 @@ async def _configs_of(call: Call, names: list[str]) -> dict[str, list[Fields]]:
         )
     except HeadraceError:
         return {}
-    return {
-        found.resource.name: [
-            {key: entry[key] for key in ("name", "value", "read_only", "config_source", "is_sensitive")}
-            for entry in described_entries(found, None, synonyms=False, documentation=False)
-        ]
-        for found in answer.results
-        if not found.error.code
-    }
+    return {found.resource.name: _created_entries(found) for found in answer.results if not found.error.code}
+
+
+def _configs_checked(call: Call, name: str, given: Mapping[str, str]) -> list[Fields]:
+    """The configuration that the topic ``name`` would have after a request that only checks it, by the cluster's
+    dynamic settings."""
+    image = call.cluster.image
+    records = [ConfigRecord(int(ConfigResourceType.TOPIC), name, key, value) for key, value in given.items()]
+    if records:
+        image = image.apply(records, image.next_offset, image.epoch)
+    resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name)
+    entries = config_entries(describe_topic(image, name), include_synonyms=False)
+    return _created_entries(admin_pb2.DescribeConfigsResult(resource=resource, entries=entries))
+
+
+def _created_entries(found: Any) -> list[Fields]:
+    """The entries of a new topic's configuration in an answer of CreateTopics."""
+    return [
+        {key: entry[key] for key in ("name", "value", "read_only", "config_source", "is_sensitive")}
+        for entry in described_entries(found, None, synonyms=False, documentation=False)
+    ]
 
 
 async def delete_topics(call: Call, request: Message) -> Fields:
@@ -168,11 +193,16 @@ async def delete_topics(call: Call, request: Message) -> Fields:
     may_delete_all = call.sees(DELETE, CLUSTER, CLUSTER_NAME)
     responses: list[Fields] = []
     named: dict[str, list[Fields]] = {}
-    for name, topic_id in wanted:
+    twice = InvalidRequestError("the request names the topic twice; name each topic once")
+    counts = Counter(wanted)
+    for name, topic_id in counts:
         fields: Fields = {"name": name, "topic_id": topic_id, "error_code": NONE}
         responses.append(fields)
-        if name is not None and topic_id != NO_UUID:
-            fields |= _failed(InvalidRequestError("the request names both a topic and a topic id; send only one"))
+        if (name is None) == (topic_id == NO_UUID):
+            fields |= _failed(InvalidRequestError("send a topic's name or its topic id, and not both"))
+            continue
+        if counts[name, topic_id] > 1:
+            fields |= _failed(twice)
             continue
         if name is None:
             found = call.cluster.topic_by_id(topic_id)
@@ -196,28 +226,30 @@ async def delete_topics(call: Call, request: Message) -> Fields:
             image = call.cluster.topic(name)
             fields["topic_id"] = NO_UUID if image is None else image.topic_id
         named.setdefault(name, []).append(fields)
+    for name in [name for name, each in named.items() if len(each) > 1]:  # by its name and by its id
+        for fields in named.pop(name):
+            fields |= _failed(twice)
     if named:
         try:
             answer = await change(
                 call,
                 "DeleteTopics",
-                admin_pb2.DeleteTopicsRequest(topics=list(named), timeout_ms=request.timeout),
+                admin_pb2.DeleteTopicsRequest(topics=list(named)),
                 request.timeout,
             )
         except HeadraceError as error:
-            for each in named.values():
-                for fields in each:
-                    fields |= _failed(error)
+            for (fields,) in named.values():
+                fields |= _failed(error)
         else:
             for result in answer.results:
-                for fields in named[result.name]:
-                    fields["error_code"] = kafkas(result.error.code)
-                    fields["error_message"] = result.error.message if result.error.code else None
+                (fields,) = named[result.name]
+                fields["error_code"] = kafkas(result.error.code)
+                fields["error_message"] = result.error.message if result.error.code else None
     return {"responses": responses}
 
 
 async def create_partitions(call: Call, request: Message) -> Fields:
-    asked = admin_pb2.CreatePartitionsRequest(timeout_ms=request.timeout, validate_only=request.validate_only)
+    asked = admin_pb2.CreatePartitionsRequest(validate_only=request.validate_only)
     hidden = {topic.name for topic in request.topics if not call.allows(ALTER, TOPIC, topic.name)}
     refused = [{"name": name, **_failed(call.refusal(ALTER, TOPIC, name))} for name in sorted(hidden)]
     wanted = [topic for topic in request.topics if topic.name not in hidden]
