@@ -114,6 +114,16 @@ def test_a_member_of_a_group_that_is_gone_neither_commits_nor_fetches() -> None:
         world.fetch("g", member_id="m1", member_epoch=5)
 
 
+def test_a_member_of_a_group_that_has_only_offsets_joins_again() -> None:
+    """Kafka's consumers join again after UNKNOWN_MEMBER_ID, and fail after GROUP_ID_NOT_FOUND. A group has only offsets
+    if an administrator deleted the group of a suspended member, and then set the group's offsets."""
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 1))
+    with pytest.raises(UnknownMemberIdError):
+        world.commit("g", OffsetToCommit("t", 0, 2), member_id="m1", member_epoch=5)
+    assert world.fetch("g")["t", 0].offset == 1
+
+
 def test_a_member_fetches_at_its_epoch_and_anybody_without_one() -> None:
     world = OffsetsWorld()
     world.groups.groups["g"] = Group({"m1": 5})

@@ -140,7 +140,8 @@ class OffsetsLogic:
 
     def commit(self, request: CommitOffsets, now_ms: int) -> Decision:
         """Kafka's OffsetCommit. Raises the errors that refuse the whole request: InvalidGroupIdError,
-        GroupIdNotFoundError, the errors of check_commit, InvalidCommitOffsetSizeError.
+        GroupIdNotFoundError, UnknownMemberIdError (the group has only offsets), the errors of check_commit,
+        InvalidCommitOffsetSizeError.
 
         The commit also removes the pending offsets of its partitions. An open transaction got them before this commit,
         so they would be older than the committed offset (Kafka compares the log offsets of both records)."""
@@ -275,9 +276,16 @@ class OffsetsLogic:
                 group_id, request.member_id, epoch, request.instance_id, partitions, in_transaction=in_transaction
             )
         elif epoch >= 0:
-            raise GroupIdNotFoundError(
+            # A group with only offsets exists, too. Kafka's consumers join again after UNKNOWN_MEMBER_ID, but fail
+            # after GROUP_ID_NOT_FOUND.
+            error, why = (
+                (UnknownMemberIdError, "has no members")
+                if self.book.has(group_id)
+                else (GroupIdNotFoundError, "does not exist")
+            )
+            raise error(
                 f"member {request.member_id!r} of epoch {request.member_epoch} commits to group {group_id!r}, which "
-                "does not exist: join the group again"
+                f"{why}: join the group again"
             )
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
