@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from headrace_broker.context import BrokerLimits
 from headrace_broker.handlers.produce import ProduceStream
@@ -25,6 +27,7 @@ ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".ljust(16, b".")
 OTHER = 2
 PRODUCER = 7
+CRC_AT, RECORD_COUNT_AT = 17, 57  #: Positions in a batch.
 
 
 def run(scenario: Callable[[SoloBroker, PlayedCoordinator], Awaitable[None]], **options: Any) -> None:
@@ -362,6 +365,21 @@ def test_requests_that_are_not_transactional_in_all_their_parts_are_refused() ->
         send(handler, 6, batch(0))
         assert results(stream)[6] == (6, "UNSUPPORTED_VERSION", -1)
         assert shown(broker) == []
+
+    run(scenario)
+
+
+def test_a_batch_that_its_producer_built_wrong_is_invalid_and_not_corrupt() -> None:
+    """Producers send a batch again after CORRUPT_MESSAGE."""
+
+    async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
+        handler, stream = broker.producer()
+        built = bytearray(batch(0))
+        struct.pack_into(">i", built, RECORD_COUNT_AT, 2)
+        send(handler, 0, bytes(built))
+        struct.pack_into(">I", built, CRC_AT, crc32c(bytes(built[CRC_AT + 4 :])))
+        send(handler, 1, bytes(built))
+        assert [code for _, code, _ in results(stream)] == ["CORRUPT_MESSAGE", "INVALID_RECORD"]
 
     run(scenario)
 

@@ -43,7 +43,6 @@ from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
 from headrace_core.quotas import PRODUCER_BYTE_RATE, ClientLimits, throttle_ms
 from headrace_core.quotas.callers import limits_of
-from headrace_core.records import read_header
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.security import refusals
 from headrace_core.security.access import Access, current_access
@@ -56,7 +55,7 @@ from ..client_limits import StreamBrake
 from ..context import BrokerContext
 from ..deadlines import Expiring
 from ..leader_replica import Done, LeaderReplica, ProducerTransaction
-from ..partition import PartitionLeader
+from ..partition import PartitionLeader, first_header
 from ..partition.leader import Waiting
 from ..partition.versions import check_topic_id
 
@@ -410,9 +409,9 @@ class ProduceStream(StreamHandler[Any]):
                 self._appending[order] = self._appending.get(order, 0) + 1
 
     def _transaction_of(self, request: Any, records: bytes) -> ProducerTransaction:
-        """The transaction of a partition's batches. Raises the errors of ``read_header``."""
+        """The transaction of a partition's batches. Raises the errors of ``first_header``."""
         assert self._broker.verifier is not None, "the request was refused"
-        header = read_header(records)
+        header = first_header(records)
         return self._broker.verifier.transaction(
             request.transactional_id, header.producer_id, header.producer_epoch, request.transaction_version
         )

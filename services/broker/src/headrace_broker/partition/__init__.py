@@ -1,7 +1,7 @@
 """The pure part of the broker: leaders and followers of partitions, and fetch sessions. The modules of this package do
 no I/O and read no clock."""
 
-from .acceptance import accept, needs_thread
+from .acceptance import accept, first_header, needs_thread
 from .follower import FollowerState, PartitionFollower
 from .isr import IsrChange
 from .leader import LogWatcher, PartitionLeader, PartitionWatcher, ReplicaProgress
@@ -19,6 +19,7 @@ __all__ = [
     "ReplicaProgress",
     "SessionPartition",
     "accept",
+    "first_header",
     "match",
     "needs_thread",
 ]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from headrace_core.errors import (
     CorruptMessageError,
+    HeadraceError,
     InvalidRecordError,
     RecordListTooLargeError,
     RecordTooLargeError,
@@ -61,9 +62,19 @@ def accept(
     try:
         return _accept(records, config, partition, now_ms, allow_transactional=allow_transactional, schemas=schemas)
     except CorruptMessageError as error:
-        if is_as_sent(records):
-            raise InvalidRecordError(f"{partition}: {error.message}") from None
-        raise
+        raise _fault_of(records, error) from None
+
+
+def first_header(records: bytes) -> BatchHeader:
+    """The header of the first batch. Raises CorruptMessageError or InvalidRecordError, as ``accept`` does."""
+    try:
+        return read_header(records)
+    except CorruptMessageError as error:
+        raise _fault_of(records, error) from None
+
+
+def _fault_of(records: bytes, error: CorruptMessageError) -> HeadraceError:
+    return InvalidRecordError(error.message) if is_as_sent(records) else error
 
 
 def _accept(
