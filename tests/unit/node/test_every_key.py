@@ -45,6 +45,19 @@ def test_its_default_is_legal_and_survives_its_text(key: ConfigKey) -> None:
     assert key.parse(key.format(key.default)) == key.default
 
 
+def test_a_default_is_a_number_that_clients_in_java_and_go_can_parse() -> None:
+    """Java's Double.parseDouble and Go's ParseFloat accept Infinity; Java does not accept inf."""
+    texts = {
+        key.name: key.format(key.default)
+        for definition in DEFINITIONS
+        for key in definition.keys.values()
+        if key.kind is Kind.DOUBLE and key.default is not None
+    }
+    assert texts["log.cleaner.io.max.bytes.per.second"] == "Infinity"
+    number = re.compile(r"Infinity|[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
+    assert [name for name, text in texts.items() if not number.fullmatch(text)] == []
+
+
 def test_no_key_has_two_spellings_in_underscores() -> None:
     for definition in DEFINITIONS:
         assert len({name.replace(".", "_") for name in definition.keys}) == len(definition.keys)

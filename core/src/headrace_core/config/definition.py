@@ -137,6 +137,8 @@ class ConfigKey:
             return "true" if value else "false"
         if isinstance(value, list | tuple):
             return ",".join(map(str, value))
+        if value == math.inf:
+            return "Infinity"  # the text that Java, Go and Python parse
         return "" if value is None else str(value)
 
     def shown(self, raw: Any) -> str:
