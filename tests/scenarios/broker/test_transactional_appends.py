@@ -369,6 +369,22 @@ def test_requests_that_are_not_transactional_in_all_their_parts_are_refused() ->
     run(scenario)
 
 
+def test_a_plain_batch_in_a_request_with_a_transactional_id_is_appended_outside_of_the_transaction() -> None:
+    """As in Kafka. It once waited for the coordinator, which knows no producer without an id."""
+
+    async def scenario(broker: SoloBroker, coordinator: PlayedCoordinator) -> None:
+        handler, stream = broker.producer()
+        plain = encode_batch([(1000, None, b"plain", [])])
+        send(handler, 0, plain)
+        send(handler, 1, plain + batch(0))
+        await stream.wait_sent(2)
+        assert not coordinator.asked
+        assert results(stream) == [(0, "ok", 0), (1, "INVALID_RECORD", -1)]
+        assert shown(broker) == ["plain"]
+
+    run(scenario)
+
+
 def test_a_batch_that_its_producer_built_wrong_is_invalid_and_not_corrupt() -> None:
     """Producers send a batch again after CORRUPT_MESSAGE."""
 

@@ -376,7 +376,8 @@ class ProduceStream(StreamHandler[Any]):
                 fence = fence_of(item, self._writers)
                 if transactional_id:
                     transaction = self._transaction_of(request, records[index])
-                    pending.order[index] = partitions[index], transaction.producer_id
+                    if transaction is not None:
+                        pending.order[index] = partitions[index], transaction.producer_id
                 replica = broker.partitions.leader(partitions[index])
                 check_topic_id(replica.leader, item.topic_id)
                 pending.in_memory.add(index)
@@ -408,10 +409,13 @@ class ProduceStream(StreamHandler[Any]):
                 pending.replicas[index] = replica
                 self._appending[order] = self._appending.get(order, 0) + 1
 
-    def _transaction_of(self, request: Any, records: bytes) -> ProducerTransaction:
-        """The transaction of a partition's batches. Raises the errors of ``first_header``."""
+    def _transaction_of(self, request: Any, records: bytes) -> ProducerTransaction | None:
+        """The transaction of a partition's batches; None if the first one is not transactional. As in Kafka, the
+        batches are then appended outside of the transaction. Raises the errors of ``first_header``."""
         assert self._broker.verifier is not None, "the request was refused"
         header = first_header(records)
+        if not header.is_transactional:
+            return None
         return self._broker.verifier.transaction(
             request.transactional_id, header.producer_id, header.producer_epoch, request.transaction_version
         )
