@@ -549,6 +549,26 @@ def test_arrow_tables_hold_what_poll_would_have_given(fake: Any) -> None:
         assert empty.column_names == ["value", "offset"]
 
 
+@pytest.mark.parametrize(
+    ("columns", "include_headers", "names"),
+    [
+        (["value", "offset"], None, ["value", "offset"]),
+        (["headers", "value"], None, ["headers", "value"]),
+        (["headers", "value"], True, ["headers", "value"]),
+        (["value"], True, ["value", "headers"]),
+        (iter(["value", "offset"]), False, ["value", "offset"]),
+    ],
+)
+def test_arrow_tables_have_the_columns_that_were_named(
+    fake: Any, columns: Any, include_headers: bool | None, names: list[str]
+) -> None:
+    fill(fake, 3)
+    with consumer(fake) as inp:
+        inp.assign([T0])
+        table = inp.fetch_arrow(5, columns=columns, include_headers=include_headers)
+    assert (table.column_names, table.num_rows) == (names, 3)
+
+
 def test_range_reader_reads_exactly_its_ranges(fake: Any) -> None:
     fake.create("two", 2)
     for partition in (0, 1):
@@ -578,6 +598,16 @@ def test_range_reader_says_when_records_are_gone_or_not_there_yet(fake: Any) -> 
         list(reader.slices())
     with pytest.raises(InvalidArgumentError, match="at or after its start"):
         RangeReader([OffsetRange("t", 0, 5, 2)])
+
+
+def test_range_reader_of_a_topic_that_does_not_exist_creates_no_topic(fake: Any) -> None:
+    fake.auto_create = 1
+    with (
+        RangeReader([OffsetRange("ordres", 0, 0, 10)], bootstrap_servers=fake.bootstrap_servers) as reader,
+        pytest.raises(UnknownTopicOrPartitionError, match="'ordres' does not exist"),
+    ):
+        list(reader.slices())
+    assert "ordres" not in fake.partitions
 
 
 # --- asyncio ---------------------------------------------------------------------------------------------------------

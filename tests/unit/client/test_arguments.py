@@ -180,7 +180,7 @@ CONSUMER = {
     "fetch_arrow": {
         "timeout": must_timeout,
         "columns": Takes(["key"], 5, "key", [5], ["nothing"], ["key", "key"]),
-        "include_headers": flag,
+        "include_headers": Takes(True, *(each for each in flag.bad if each is not None)),
         "max_bytes": Takes(5, 0, -1, LONG, 1.5, "1", None, True),
     },
     "position": {"partition": partition, "timeout": timeout},
@@ -194,7 +194,7 @@ CONSUMER = {
     "metrics": {},
     "partition_metrics": {},
     "process": {
-        "handler": rebalanced,
+        "handler": Takes(print, *rebalanced.bad, None),
         "concurrency": Takes(1, 0, -1, 10_001, 1.5, "1", True, None),
         "order": Takes("key", "keys", 5, None, ["key"]),
         "retries": Takes(0, -1, 1.5, "1", True, None),
@@ -202,7 +202,7 @@ CONSUMER = {
         "retry_backoff_max": Takes(0.1, -1, "1", True, None, NAN),
         "dead_letters": Takes("t", *(each for each in topic.bad if each is not None)),
         "commit_interval": Takes(0.1, -1, "1", True, None, NAN),
-        "stop": Takes(IsSet()),
+        "stop": Takes(IsSet(), 5, "stop", True),
     },
     "close": {"timeout": must_timeout},
 }
@@ -246,7 +246,9 @@ ADMIN: dict[str, dict[str, Takes]] = {
         )
     },
     "describe_acls": {"acl_filter": Takes(AclBindingFilter(), 5, "t", AclBindingFilter(host=SURROGATE))},
-    "delete_acls": {"filters": Takes([AclBindingFilter()], *NO_LIST, [5], [AclBindingFilter(principal=SURROGATE)])},
+    "delete_acls": {
+        "filters": Takes([AclBindingFilter()], *NO_LIST, [5], [None], [AclBindingFilter(principal=SURROGATE)])
+    },
     "describe_user_scram_credentials": {"users": Takes(["u"], 5, [5], [SURROGATE])},
     "alter_user_scram_credentials": {
         "changes": Takes([UserScramCredentialDeletion("u", ScramMechanism.SCRAM_SHA_256)], *NO_LIST, [5])
@@ -548,6 +550,22 @@ def test_range_that_is_none_is_refused(bad: Any) -> None:
             headrace.RangeReader(ranges, bootstrap_servers="127.0.0.1:1")
     with headrace.RangeReader([("t", 0, 0, 5)], bootstrap_servers="127.0.0.1:1") as reader:
         assert "1 of 1 ranges left, open" in repr(reader)
-        for arguments_ in ({"columns": "key"}, {"max_bytes": 0}, {"include_headers": 1}):
-            with pytest.raises(InvalidArgumentError):
-                next(reader.arrow_batches(**arguments_))  # type: ignore[arg-type]
+        for arguments_ in ({"columns": "key"}, {"columns": ["colour"]}, {"max_bytes": 0}, {"include_headers": 1}):
+            with pytest.raises(InvalidArgumentError):  # at the call, before the first batch
+                reader.arrow_batches(**arguments_)  # type: ignore[arg-type]
+
+
+def test_one_partition_instead_of_a_list_is_refused_with_the_cure() -> None:
+    with (
+        headrace.Consumer(bootstrap_servers="127.0.0.1:1") as consumer,
+        pytest.raises(InvalidArgumentError, match=r"partitions=TopicPartition.*: must be a list of TopicPartition"),
+    ):
+        consumer.assign(TP)  # type: ignore[arg-type]
+
+
+def test_refused_topic_of_dead_letters_is_named() -> None:
+    with (
+        headrace.Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer,
+        pytest.raises(InvalidArgumentError, match="dead_letters=5: must be a string"),
+    ):
+        consumer.process(print, dead_letters=5)  # type: ignore[arg-type]

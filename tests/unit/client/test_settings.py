@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
 
+from headrace import Consumer, RangeReader
 from headrace.errors import InvalidConfigError
 from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
 from headrace_core.config.topic_keys import TOPIC
@@ -102,6 +104,30 @@ def test_unknown_key_gets_did_you_mean() -> None:
         resolve(PRODUCER, None, {"liner_ms": 1})
     with pytest.raises(InvalidConfigError, match=r"unknown consumer .*'auto\.offset\.rest'"):
         resolve(CONSUMER, {"auto.offset.rest": "earliest"}, {})
+
+
+@pytest.mark.parametrize("name", [5, None, ("acks",), b"acks"])
+def test_key_that_is_no_string_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidConfigError, match=f"key {re.escape(repr(name))}: must be a string"):
+        resolve(PRODUCER, {name: "all"}, {})
+
+
+def test_range_reader_takes_a_configuration_as_a_consumer_does() -> None:
+    where = {"bootstrap.servers": "127.0.0.1:1"}
+    for config in (5, "acks", [("acks", "all")], {5: 5}):
+        with pytest.raises(InvalidConfigError):
+            RangeReader([], config)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfigError, match="given twice"):
+        RangeReader([], where, bootstrap_servers="127.0.0.1:2")
+    with RangeReader([], where, auto_offset_reset="earliest", max_partition_fetch_bytes=None) as reader:
+        values = reader._core.config
+    assert (values["auto.offset.reset"], values["max.partition.fetch.bytes"]) == ("earliest", 4 << 20)
+
+
+def test_path_of_properties_that_is_no_path_is_refused() -> None:
+    for path in (None, 5, b"client.properties"):
+        with pytest.raises(InvalidConfigError, match="path="):
+            Consumer.from_properties(path)  # type: ignore[arg-type]
 
 
 def test_environment_gives_the_bootstrap_servers(monkeypatch: pytest.MonkeyPatch) -> None:

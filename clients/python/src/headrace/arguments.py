@@ -102,9 +102,9 @@ def mapping(name: str, given: Any, what: str) -> Mapping[Any, Any]:
     return given
 
 
-def topic(given: Any) -> str:
+def topic(given: Any, name: str = "topic") -> str:
     """Check a topic name. Raises InvalidTopicError."""
-    return check_topic_name(text("topic", given))
+    return check_topic_name(text(name, given))
 
 
 def partition(given: Any) -> TopicPartition:
@@ -146,14 +146,19 @@ def batching(timeout: Any, max_records: Any) -> tuple[float, int | None]:
     return checked, most
 
 
-def fetching(timeout: Any, columns: Any, include_headers: Any, max_bytes: Any) -> float:
-    """Check the arguments of fetch_arrow; return the timeout."""
-    if columns is not None:
-        for each in items("columns", columns, "column names"):
-            text("columns", each)
-    flag("include_headers", include_headers)
+def arrow(columns: Any, include_headers: Any, max_bytes: Any) -> tuple[list[str] | None, bool]:
+    """Check the arguments of calls that return Arrow data. Returns the columns, and whether the column of headers is
+    added to them. ``include_headers`` None: headers are added only to the default columns."""
+    found = None if columns is None else [text("columns", each) for each in items("columns", columns, "column names")]
+    adds = found is None if include_headers is None else flag("include_headers", include_headers)
     whole("max_bytes", max_bytes, 1)
-    return seconds(timeout)
+    return found, adds and "headers" not in (found or ())
+
+
+def stop_event(given: Any) -> None:
+    """Check an event that ends a run: a threading.Event, an asyncio.Event, or another object with ``is_set``."""
+    if given is not None and not callable(getattr(given, "is_set", None)):
+        raise wrong("stop", given, "must be an event, or None")
 
 
 def times(given: Any) -> dict[TopicPartition, int]:

@@ -60,6 +60,13 @@ def _method_on_stack() -> str:
     return found
 
 
+def check_handler(handler: Any, *, may_be_async: bool = False) -> None:
+    """Check the handler of ``process``. Unlike a callback, a handler cannot be None."""
+    if handler is None:
+        raise InvalidArgumentError("handler=None: must be callable")
+    check_callback("handler", handler, may_be_async=may_be_async)
+
+
 def check_callback(name: str, callback: Any, *, may_be_async: bool = False) -> None:
     """Raise InvalidArgumentError unless ``callback`` is None, callable, or (``may_be_async``) a coroutine function."""
     if callback is None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: Keys of a RangeReader whose defaults differ from the consumer's. A range of a topic that does not exist is an error,
+#: so the reader creates no topic.
+_DEFAULTS = {"max.partition.fetch.bytes": 4 << 20, "auto.offset.reset": "none", "allow.auto.create.topics": False}
 _FIELDS = "OffsetRange(topic, partition, start, end)"
 
 
@@ -68,9 +71,12 @@ class RangeReader(Face):
         /,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        given = {"max.partition.fetch.bytes": 4 << 20, "auto.offset.reset": "none"}
-        core = self._core = ConsumerCore(resolve(CONSUMER, {**given, **_dotted(config, settings)}, {}))
         self._ranges = [_checked(item) for item in arguments.items("ranges", ranges, _FIELDS)]
+        values = resolve(CONSUMER, config, settings)
+        both = {**(config or {}), **settings}
+        given = {CONSUMER.key(name).name for name, value in both.items() if value is not None}
+        values.update({name: value for name, value in _DEFAULTS.items() if name not in given})
+        core = self._core = ConsumerCore(values)
         wanted = {TopicPartition(item.topic, item.partition): item for item in self._ranges if item.start < item.end}
         if len(wanted) != sum(item.start < item.end for item in self._ranges):
             raise InvalidArgumentError("ranges name a partition twice: use one reader for each range")
@@ -115,13 +121,21 @@ class RangeReader(Face):
         return item
 
     def arrow_batches(
-        self, *, columns: list[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
+        self, *, columns: Iterable[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the ranges as Arrow batches with the Spark source's schema. Each Arrow batch has records of one
-        partition, from about ``max_bytes`` of its log."""
+        partition, from about ``max_bytes`` of its log. Raises InvalidArgumentError at once, before the first batch."""
+        from headrace_core.records.arrow import arrow_schema
+
+        names, headers = arguments.arrow(columns, arguments.flag("include_headers", include_headers), max_bytes)
+        arrow_schema(None if names is None else tuple(names), headers)
+        return self._arrow_batches(names, headers, max_bytes)
+
+    def _arrow_batches(
+        self, columns: list[str] | None, include_headers: bool, max_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
         from headrace_core.records.arrow import decode_arrow_split
 
-        arguments.fetching(0, columns, include_headers, max_bytes)
         core = self._core
         while self._left:
             core.begin_poll()
@@ -191,7 +205,3 @@ def _checked(item: Any) -> OffsetRange:
     tp = arguments.partition(item[:2])
     start = arguments.offset(item[2], f"start of {tp}")
     return OffsetRange(*tp, start, arguments.whole(f"end of {tp} (at or after its start)", item[3], start))
-
-
-def _dotted(config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {CONSUMER.key(name).name: value for name, value in {**(config or {}), **settings}.items()}

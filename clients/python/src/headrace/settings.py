@@ -40,6 +40,9 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
             f"bootstrap_servers='127.0.0.1:9095', not {config!r}"
         )
     given = dict(config or {})
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidConfigError(f"{definition.where} configuration key {name!r:.80}: must be a string")
     for name in (*given, *settings):
         _check_owner(definition, name)
     for name, value in settings.items():
@@ -68,6 +71,8 @@ def from_file(
     Raises InvalidConfigError, which names the line, for a key that no client has, a wrong value, and a file that cannot
     be read.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidConfigError(f"path={path!r:.80}: must be the path of a properties file")
     found = read_properties(Path(path))
     values: dict[str, Any] = {}
     for name, value in found.items():

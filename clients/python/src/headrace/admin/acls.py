@@ -52,14 +52,16 @@ def wanted_filters(filters: Iterable[AclBindingFilter]) -> list[AclBindingFilter
     """Check the argument of ``delete_acls``. Raises InvalidArgumentError."""
     found = arguments.items("filters", filters, "AclBindingFilter")
     for each in found:
-        wanted_filter(each)
+        _check_filter(each)
     return found
 
 
 def wanted_filter(given: AclBindingFilter | None) -> AclBindingFilter:
     """Check the argument of ``describe_acls``; None selects all entries. Raises InvalidArgumentError."""
-    if given is None:
-        return AclBindingFilter()
+    return AclBindingFilter() if given is None else _check_filter(given)
+
+
+def _check_filter(given: AclBindingFilter) -> AclBindingFilter:
     if not isinstance(given, AclBindingFilter):
         raise InvalidArgumentError(f"filter {given!r:.80}: must be an AclBindingFilter")
     _check_enums(given)

@@ -17,7 +17,7 @@ from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 from .. import arguments
-from ..callbacks import check_callback, run_callback
+from ..callbacks import check_callback, check_handler, run_callback
 from ..faces import DONE, AwaitableDict, AwaitableSet, ConsumerFace, Done
 from ..group.commits import GroupOffsets
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -350,7 +350,8 @@ class AsyncConsumer(ConsumerFace):
             dead_letters=dead_letters,
             commit_interval=commit_interval,
         )
-        check_callback("handler", handler, may_be_async=True)
+        check_handler(handler, may_be_async=True)
+        arguments.stop_event(stop)
         await AsyncRun(self._core, self._poll, self._begin_poll, handler, settings).run(stop)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
@@ -397,8 +398,8 @@ class AsyncConsumer(ConsumerFace):
         self,
         timeout: float = 1.0,
         *,
-        columns: list[str] | None = None,
-        include_headers: bool = True,
+        columns: Iterable[str] | None = None,
+        include_headers: bool | None = None,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
         """Return fetched records as an Arrow table (see Consumer.fetch_arrow); the table is empty after ``timeout``
@@ -408,16 +409,15 @@ class AsyncConsumer(ConsumerFace):
         from headrace_core.records.arrow import arrow_schema
 
         core = self._core
-        timeout = arguments.fetching(timeout, columns, include_headers, max_bytes)
-        schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
+        timeout = arguments.seconds(timeout)
+        names, headers = arguments.arrow(columns, include_headers, max_bytes)
+        schema = arrow_schema(None if names is None else tuple(names), headers)
         core.refuse_during_process("fetch_arrow")
         await self._begin_poll()
         deadline = deadline_after(timeout)
         core.reading.skipped = False
         while True:
-            work = asyncio.ensure_future(
-                asyncio.to_thread(core.reading.take_arrow, max_bytes, columns, include_headers)
-            )
+            work = asyncio.ensure_future(asyncio.to_thread(core.reading.take_arrow, max_bytes, names, headers))
             try:
                 batches = await asyncio.shield(work)
             except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 from .. import arguments
-from ..callbacks import check_callback, refuse_to_wait, run_callback
+from ..callbacks import check_callback, check_handler, refuse_to_wait, run_callback
 from ..faces import ConsumerFace
 from ..group.commits import GroupOffsets
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -373,7 +373,8 @@ class Consumer(ConsumerFace):
             dead_letters=dead_letters,
             commit_interval=commit_interval,
         )
-        check_callback("handler", handler)
+        check_handler(handler)
+        arguments.stop_event(stop)
         Run(self._core, self._poll, self._begin_poll, handler, settings).run(stop)
 
     def __iter__(self) -> Iterator[Record]:
@@ -407,8 +408,8 @@ class Consumer(ConsumerFace):
         self,
         timeout: float = 1.0,
         *,
-        columns: list[str] | None = None,
-        include_headers: bool = True,
+        columns: Iterable[str] | None = None,
+        include_headers: bool | None = None,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
         """Return fetched records as an Arrow table; the table is empty after ``timeout`` seconds without records, or
@@ -417,20 +418,23 @@ class Consumer(ConsumerFace):
         The columns of the table are the same as in the Spark source: key, value, topic, partition, offset, timestamp,
         timestampType, headers. ``fetch_arrow`` makes no Python object for a record, and does not call deserializers.
         ``columns``: names of the columns to return; ``max_bytes``: limit of encoded record bytes per table.
+        ``include_headers``: whether the table has the column headers in addition to ``columns`` (None: only without
+        ``columns``).
         """
         import pyarrow as pa
 
         from headrace_core.records.arrow import arrow_schema
 
         core = self._core
-        timeout = arguments.fetching(timeout, columns, include_headers, max_bytes)
-        schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
+        timeout = arguments.seconds(timeout)
+        names, headers = arguments.arrow(columns, include_headers, max_bytes)
+        schema = arrow_schema(None if names is None else tuple(names), headers)
         core.refuse_during_process("fetch_arrow")
         self._begin_poll()
         deadline = deadline_after(timeout)
         core.reading.skipped = False
         while True:
-            batches = core.reading.take_arrow(max_bytes, columns, include_headers)
+            batches = core.reading.take_arrow(max_bytes, names, headers)
             if batches or core.reading.skipped or not self._wait(deadline):
                 break
         return pa.Table.from_batches(batches, schema=schema)

@@ -660,6 +660,8 @@ def _move(item: Slice, position: int) -> int:
 
 
 def each_of(partitions: Named) -> list[TopicPartition]:
+    if isinstance(partitions, TopicPartition):
+        raise arguments.wrong("partitions", partitions, "must be a list of TopicPartition(topic, number)")
     found: list[TopicPartition] = []
     for item in arguments.items("partitions", partitions, "TopicPartition(topic, number)"):
         if isinstance(item, list | set | frozenset | dict):

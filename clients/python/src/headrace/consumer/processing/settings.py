@@ -47,7 +47,7 @@ class Settings:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
                 raise InvalidArgumentError(f"{name}={value!r}: must be a number of seconds, 0 or more")
         if self.dead_letters is not None:
-            arguments.topic(self.dead_letters)
+            arguments.topic(self.dead_letters, "dead_letters")
 
     @property
     def records_max(self) -> int:
