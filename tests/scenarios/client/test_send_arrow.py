@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace import AsyncProducer, Producer
-from headrace.errors import ClosedError, InvalidArgumentError, RecordTooLargeError
+from headrace.errors import ClosedError, InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
 
 pa = pytest.importorskip("pyarrow")
 arrow_batches = pytest.importorskip("headrace.producer.arrow").arrow_batches
@@ -138,6 +138,90 @@ def test_close_while_rows_are_encoded_raises_the_producers_error(
     with pytest.raises(ClosedError, match="this producer is closed"):
         out.send_arrow("t", pa.table(rows).select(columns))
     assert bool(written(fake)) == bool(batches_before)
+
+
+NAMES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SMALL = {"batch_size": 1_000, "max_request_size": 6_000}
+
+
+def rows_with(column: str, wrong: Any, *, usual: Any = None, kind: Any = None, at: int = 300) -> Any:
+    """A table of many chunks, with one wrong value."""
+    values = [usual] * 500
+    values[at] = wrong
+    return pa.table({"value": [b"x" * 100] * 500, column: pa.array(values, kind)})
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (rows_with("value", b"y" * 6_000, usual=b"x"), "row 300 alone needs more than 6000 bytes"),
+        (rows_with("key", b"y" * 6_000, usual=b"k"), "row 300 alone needs more than 6000 bytes"),
+        (rows_with("partition", 7), r"row 300: topic 't' has \d+ partitions? .* partition 7 does not exist"),
+        (rows_with("partition", "one", usual="0"), "column 'partition' must hold partition numbers"),
+        (rows_with("timestamp", -2, kind=pa.int64()), "row 300: the timestamp must be at or after 1970"),
+        (rows_with("timestamp", -1, kind=pa.timestamp("s")), "row 300: the timestamp must be at or after 1970"),
+        (rows_with("headers", [{"key": None, "value": b""}], kind=NAMES), "row 300: a header has no name"),
+    ],
+    ids=["value", "key", "partition", "text", "time", "seconds", "header"],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_table_with_a_wrong_row_is_sent_not_at_all(fake: Any, table: Any, words: str, is_async: bool) -> None:
+    async def send_async() -> None:
+        async with AsyncProducer(bootstrap_servers=fake.bootstrap_servers, **SMALL) as out:
+            await out.send_arrow("t", table)
+
+    def send() -> None:
+        if is_async:
+            asyncio.run(send_async())
+        with Producer(bootstrap_servers=fake.bootstrap_servers, **SMALL) as out:
+            out.send_arrow("t", table)
+
+    with pytest.raises((InvalidArgumentError, RecordTooLargeError, InvalidTimestampError), match=words) as caught:
+        send()
+    assert str(caught.value).endswith("; no row of the table was sent")
+    assert written(fake) == []
+
+
+@pytest.mark.parametrize("keys", [None, [b"%d" % number for number in range(500)]])
+def test_an_error_in_the_middle_of_a_table_names_its_row_and_counts_the_others(fake: Any, keys: Any) -> None:
+    table = rows_with("headers", [{"key": "h", "value": b"y" * 7_000}], kind=NAMES)
+    if keys is not None:
+        table = table.append_column("key", pa.array(keys))
+    with (
+        Producer(bootstrap_servers=fake.bootstrap_servers, **SMALL) as out,
+        pytest.raises(RecordTooLargeError, match=r"row 300 alone .*; (\d+) of the 500 rows are being sent") as caught,
+    ):
+        out.send_arrow("t", table)
+    assert f"; {len(written(fake))} of the 500 rows" in str(caught.value)
+
+
+def test_times_before_the_record_format_and_null_values_are_no_wrong_rows(fake: Any) -> None:
+    table = pa.table(
+        {
+            "value": pa.array([None, b"x" * 5_900, b"", b"z"]),
+            "timestamp": pa.array([-1_000_000, None, 0, 5], pa.timestamp("ns")),
+            "partition": pa.array([None, 0, None, 0], pa.int64()),
+            "headers": pa.array([None, [], [{"key": "", "value": None}], None], NAMES),
+        }
+    )
+    with Producer(bootstrap_servers=fake.bootstrap_servers, **SMALL) as out:
+        assert out.send_arrow("t", table).result(60).record_count == 4
+
+
+def test_a_row_may_be_as_large_as_a_record_of_send(fake: Any) -> None:
+    def is_sent(send: Any, *args: Any) -> bool:
+        try:
+            send("t", *args).result(60)
+        except RecordTooLargeError:
+            return False
+        return True
+
+    with Producer(bootstrap_servers=fake.bootstrap_servers, **SMALL) as out:
+        for key in (None, b"k", b"k" * 70):
+            for size in range(5_840, 5_940):
+                value = b"x" * size
+                by_row = is_sent(out.send_arrow, pa.table({"key": [key], "value": [value]}))
+                assert by_row == is_sent(out.send, value, key), size
 
 
 def test_a_row_above_the_batch_size_is_sent_alone_up_to_the_largest_request(fake: Any) -> None:

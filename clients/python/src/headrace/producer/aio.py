@@ -136,12 +136,15 @@ class AsyncProducer(Face, NativeAsyncProducer):
         with core.tracing_rows(topic, rows) as trace:
             context = None if trace is None else trace.context
             batches = arrow_batches(core, topic, rows if trace is None or trace.rows is None else trace.rows)
-            while (item := await asyncio.to_thread(next, batches, None)) is not None:
-                partition, data, count = item
-                deadline = time.monotonic() + core.max_block_s
-                while (batch := core.accumulator.append_encoded(topic, partition, data, count, context)) is None:
-                    await core.wait_until_sendable_async(topic, deadline)
-                runs.append([batch, 0, count])
+            try:
+                while (item := await asyncio.to_thread(next, batches, None)) is not None:
+                    partition, data, count = item
+                    deadline = time.monotonic() + core.max_block_s
+                    while (batch := core.accumulator.append_encoded(topic, partition, data, count, context)) is None:
+                        await core.wait_until_sendable_async(topic, deadline)
+                    runs.append([batch, 0, count])
+            except HeadraceError as error:
+                raise core.stopped_rows(error, sum(run[2] for run in runs), rows.num_rows) from None
         return ManyFuture(topic, runs).traced(trace)
 
     async def init_transactions(self, keep_prepared: bool = False) -> TransactionToken | None:

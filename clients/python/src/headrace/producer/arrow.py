@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace_core.errors import InvalidArgumentError
+from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
+from .arrow_rows import at_row_of_table, refuse_wrong_rows
 
 #: Fraction of the batch size limit up to which the producer fills a batch, by estimated row size. If the producer
 #: filled batches up to the limit, a chunk of rows could end with a small batch.
@@ -63,14 +64,15 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
     """Yield (partition, batch, record count) for all rows of a table that ``as_table`` returned. The accumulator must
     have the topic's metadata before the call.
 
-    Raises the errors of encode_arrow (after earlier rows may have been yielded), and InvalidArgumentError for a
-    partition that does not exist.
+    Raises the errors of encode_arrow, and InvalidArgumentError for a partition that does not exist. Earlier rows may
+    have been yielded before an error that ``refuse_wrong_rows`` does not find.
     """
     if not table.num_rows:
         return
     queues = core.accumulator.topics.get(topic)
     core.check_open()  # a closed producer has dropped its topics
     alone = min(queues.max_batch_bytes, core.accumulator.buffer_bytes)
+    refuse_wrong_rows(topic, table, len(queues.queues), alone)
     limit = min(core.accumulator.batch_bytes, alone)
     sender = core.sender
     options = {
@@ -89,13 +91,13 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         chunk = table.slice(start, chunk_rows)
         now_ms = time.time_ns() // 1_000_000
         if not routed:
-            for data, count in encode_arrow(chunk, now_ms=now_ms, **options):
+            for data, count in _encoded(chunk, start, now_ms, options):
                 queues.choose_sticky()
                 yield queues.sticky, data, count
             continue
         count = len(queues.queues)
         core.check_open()  # a closed producer has dropped its queues
-        partitions = _partitions(core, topic, chunk, start, count)
+        partitions = _partitions(core, chunk, count)
         chunk = chunk.combine_chunks()
         order = pc.sort_indices(partitions)  # a stable sort: the rows of a partition keep their order
         runs = pc.run_end_encode(partitions.take(order))
@@ -103,14 +105,25 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         for partition, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             rows = order.slice(begin, end - begin)
             begin = end
-            for data, count in encode_arrow(chunk, now_ms=now_ms, rows=rows, **options):
+            for data, count in _encoded(chunk, start, now_ms, {**options, "rows": rows}):
                 if partition < 0:
                     queues.choose_sticky()
                 yield (queues.sticky if partition < 0 else partition), data, count
 
 
-def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: int) -> pa.Array:
-    """The partition of each row; -1 stands for the sticky partition."""
+def _encoded(chunk: pa.Table, first_row: int, now_ms: int, options: dict[str, Any]) -> list[tuple[bytes, int]]:
+    """Encode rows of a chunk that begins at ``first_row`` of the table. Errors name the row of the table."""
+    try:
+        return encode_arrow(chunk, now_ms=now_ms, **options)
+    except HeadraceError as error:
+        rows = options.get("rows")
+        raise at_row_of_table(
+            error, lambda index: first_row + (index if rows is None else int(rows[index].as_py()))
+        ) from None
+
+
+def _partitions(core: Any, chunk: pa.Table, count: int) -> pa.Array:
+    """The partition of each row; -1 stands for the sticky partition. The column ``partition`` was checked."""
     found: pa.Array | None = None
     if "key" in chunk.column_names and not core.accumulator.ignore_keys:
         keys = binary_column("key", chunk["key"]).cast(pa.large_binary()).combine_chunks()
@@ -129,20 +142,7 @@ def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: i
         )
         found = pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(out)])
     if "partition" in chunk.column_names:
-        try:
-            given = chunk["partition"].cast(pa.int32())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidArgumentError(
-                f"rows {first_row} to {first_row + len(chunk) - 1}: column 'partition' must hold partition numbers: "
-                f"{error}"
-            ) from None
-        wrong = pc.fill_null(pc.or_(pc.less(given, 0), pc.greater_equal(given, count)), False)
-        if pc.any(wrong).as_py():
-            row = pc.index(wrong, True).as_py()
-            raise InvalidArgumentError(
-                f"row {first_row + row}: topic {topic!r} has {count} partitions (0 to {count - 1}); partition "
-                f"{given[row].as_py()} does not exist"
-            )
+        given = chunk["partition"].cast(pa.int32())
         fallback = found if found is not None else pa.scalar(-1, pa.int32())
         merged = pc.coalesce(given, fallback)
         found = pa.concat_arrays(merged.chunks) if isinstance(merged, pa.ChunkedArray) else merged

@@ -131,7 +131,9 @@ class Producer(Face, NativeProducer):
 
         ``table`` is a pyarrow table or any object with ``__arrow_c_stream__``: a data frame of polars or pandas, a
         relation of DuckDB. The columns ``value`` and ``key`` are binary or text of any width. Rows are copied before
-        the call returns. Serializers and ``partitioner.class`` do not apply to Arrow rows.
+        the call returns. Serializers and ``partitioner.class`` do not apply to Arrow rows. Wrong rows are found before
+        the first row is queued: the error names the row, and no row was sent. If an error interrupts the call later,
+        for example BufferTimeoutError, its message says how many rows are being sent.
         """
         from .arrow import arrow_batches, as_table
 
@@ -145,11 +147,14 @@ class Producer(Face, NativeProducer):
         with core.tracing_rows(topic, rows) as trace:
             context = None if trace is None else trace.context
             traced = rows if trace is None or trace.rows is None else trace.rows
-            for partition, data, count in arrow_batches(core, topic, traced):
-                deadline = time.monotonic() + core.max_block_s
-                while (batch := core.accumulator.append_encoded(topic, partition, data, count, context)) is None:
-                    core.wait_until_sendable(topic, deadline)
-                runs.append([batch, 0, count])
+            try:
+                for partition, data, count in arrow_batches(core, topic, traced):
+                    deadline = time.monotonic() + core.max_block_s
+                    while (batch := core.accumulator.append_encoded(topic, partition, data, count, context)) is None:
+                        core.wait_until_sendable(topic, deadline)
+                    runs.append([batch, 0, count])
+            except HeadraceError as error:
+                raise core.stopped_rows(error, sum(run[2] for run in runs), rows.num_rows) from None
         return ManyFuture(topic, runs).traced(trace)
 
     def init_transactions(self, keep_prepared: bool = False) -> TransactionToken | None:

@@ -200,6 +200,13 @@ class ProducerCore:
             error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
         return error
 
+    def stopped_rows(self, error: HeadraceError, sent: int, count: int) -> HeadraceError:
+        """If rows were queued before ``error`` interrupted a send_arrow call, add their number to the error's
+        message."""
+        if sent:
+            error.args = (f"{error.message}; {sent} of the {count} rows are being sent", *error.args[1:])
+        return error
+
     # --- traces ----------------------------------------------------------------------------------------------------
 
     def tracing(self, topic: str, key: Any, headers: Any) -> AbstractContextManager[SendTrace | None]:
