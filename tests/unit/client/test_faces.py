@@ -136,3 +136,9 @@ def test_type_checkers_find_wrong_keywords(tmp_path: Path) -> None:
     wrong = {number for number, line in enumerate(_SNIPPET.splitlines(), 1) if "# wrong" in line}
     found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
     assert found == wrong, done.stdout + done.stderr
+
+
+def test_a_send_that_was_never_awaited_is_named_in_pythons_warning() -> None:
+    coroutine = made("AsyncProducer").send("t", b"v")
+    with pytest.warns(RuntimeWarning, match=r"coroutine 'AsyncProducer\.send' was never awaited"):
+        del coroutine

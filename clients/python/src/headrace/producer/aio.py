@@ -286,3 +286,7 @@ class _Slow:
         if trace is not None:
             future.add_done_callback(trace.one_done)
         return future
+
+
+# Python's warning about a coroutine that was never awaited names the method that the program called.
+_Slow.__call__.__qualname__ = "AsyncProducer.send"

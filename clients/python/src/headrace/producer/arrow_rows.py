@@ -27,17 +27,14 @@ _EARLIEST = {"s": 0, "ms": -1, "us": -1_000, "ns": -1_000_000}
 
 def refuse_wrong_rows(topic: str, table: pa.Table, partitions: int, row_bytes_max: int) -> None:
     """Raise the error of the first wrong row of a column, which says that no row was sent."""
-    for check in (
-        lambda: _check_partitions(topic, table, partitions),
-        lambda: _check_times(table),
-        lambda: _check_names(table),
-        lambda: _check_sizes(topic, table, row_bytes_max),
-    ):
-        try:
-            check()
-        except HeadraceError as error:
-            error.args = (f"{error.message}; no row of the table was sent", *error.args[1:])
-            raise
+    try:
+        _check_partitions(topic, table, partitions)
+        _check_times(table)
+        _check_names(table)
+        _check_sizes(topic, table, row_bytes_max)
+    except HeadraceError as error:
+        error.args = (f"{error.message}; no row of the table was sent", *error.args[1:])
+        raise
 
 
 def at_row_of_table(error: HeadraceError, row_of: Callable[[int], int]) -> HeadraceError:
