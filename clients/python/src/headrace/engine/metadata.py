@@ -112,9 +112,10 @@ class MetadataCache:
         self._version = 0
         self._doubted_at = 0.0
         self._tracked: set[str] = set()
-        #: This event is set when the metadata watch must be opened again, because the topics or the broker have
-        #: changed.
+        #: The metadata watch is opened again at once after ``_rewatch`` (the first topic, another broker), and soon
+        #: after ``_grown`` (further topics).
         self._rewatch = asyncio.Event()
+        self._grown = asyncio.Event()
 
     async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:
         """The metadata of a topic, read from the cluster if the cache lacks them; ``deadline`` is in time.monotonic().
@@ -165,8 +166,8 @@ class MetadataCache:
 
     def _track(self, name: str) -> None:
         if name not in self._tracked:
+            (self._grown if self._tracked else self._rewatch).set()
             self._tracked.add(name)
-            self._rewatch.set()
 
     async def refresh(
         self,
@@ -276,7 +277,8 @@ class MetadataCache:
                 errors[item.name] = LeaderNotAvailableError(f"topic {item.name!r} has no partitions yet")
                 continue
             old = topics.get(item.name)
-            topics[item.name] = _newer(old, _topic(item))
+            new = _newer(old, _topic(item))
+            topics[item.name] = old if new == old and old is not None else new  # listeners skip what is unchanged
             self._remember_leaders(old, topics[item.name])
         for name in names:
             if name not in topics and name not in errors:
@@ -352,6 +354,7 @@ class MetadataCache:
         watch = MetadataWatch(
             self._connections,
             self._rewatch,
+            self._grown,
             lambda: self._tracked,
             self._broker_addresses,
             self._absorb,

@@ -27,23 +27,28 @@ from .connections import Connections
 
 logger = logging.getLogger("headrace")
 
+#: How long a stream stays open after the client has begun to use further topics: a fixed time, and a time for each
+#: topic of the stream.
+GROWTH_S, GROWTH_TOPIC_S = 0.1, 0.0002
+
 
 class MetadataWatch:
-    """The metadata watch of one client; its methods run on the I/O thread. The owner sets ``changed`` when the set of
-    wanted topics has changed, or to move the watch to another broker. ``wanted()`` returns the topics, ``addresses()``
-    the nodes to try in random order. ``on_answer(answer, names)`` receives each response; ``pause_s(attempt)`` is the
-    wait after a failure."""
+    """The metadata watch of one client; its methods run on the I/O thread. The owner sets ``changed`` when the first
+    topic is wanted, or to move the watch to another broker. The owner sets ``grown`` when further topics are wanted,
+    whose metadata it has just read. ``wanted()`` returns the topics, ``addresses()`` the nodes to try in random order.
+    ``on_answer(answer, names)`` receives each response; ``pause_s(attempt)`` is the wait after a failure."""
 
     def __init__(
         self,
         connections: Connections,
         changed: asyncio.Event,
+        grown: asyncio.Event,
         wanted: Callable[[], set[str]],
         addresses: Callable[[], list[str]],
         on_answer: Callable[[Any, list[str]], object],
         pause_s: Callable[[int], float],
     ) -> None:
-        self._changed = changed
+        self._changed, self._grown = changed, grown
         self._connections = connections
         self._wanted = wanted
         self._addresses = addresses
@@ -56,6 +61,7 @@ class MetadataWatch:
         failures, strangers = 0, set[str]()
         while True:
             self._changed.clear()
+            self._grown.clear()
             # Maximum number of topics in one watch request. The client reads the metadata of further topics again when
             # they are old, and after errors.
             names = sorted(self._wanted())[:ITEMS_MAX]
@@ -77,19 +83,27 @@ class MetadataWatch:
                 await asyncio.sleep(self._pause_s(failures))
 
     async def _watch(self, address: str, names: list[str]) -> None:
-        """Read one stream until it breaks (HeadraceError) or the set of watched topics changes."""
+        """Read one stream until it breaks (HeadraceError), or until it must be opened again."""
         stream = self._connections.metadata(address).WatchMetadata(metadata_pb2.MetadataRequest(topics=names))
         reader = asyncio.create_task(self._read(stream, address, names))
         change = asyncio.create_task(self._changed.wait())
+        growth = asyncio.create_task(self._growth(len(names)))
         try:
-            await asyncio.wait({reader, change}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reader, change, growth}, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 await reader
         finally:
             # Cancelling the call ends the reader; gRPC leaks the memory of a read whose task is cancelled.
             stream.cancel()
             change.cancel()
-            await asyncio.gather(reader, change, return_exceptions=True)
+            growth.cancel()
+            await asyncio.gather(reader, change, growth, return_exceptions=True)
+
+    async def _growth(self, count: int) -> None:
+        """Wait until the stream of ``count`` topics lacks topics, and then for others to come. The first response of a
+        stream describes all its topics: a stream for each new topic would cost time in the square of their number."""
+        await self._grown.wait()
+        await asyncio.sleep(GROWTH_S + count * GROWTH_TOPIC_S)
 
     async def _read(self, stream: Any, address: str, names: list[str]) -> None:
         try:

@@ -83,6 +83,7 @@ class ProducerCore:
             self.traces = self.sender.traces = ProducerTraces(config)
             self.accumulator.untraced = self.traces.gap()
         self.sender.accumulator = self.accumulator
+        self._applied: dict[str, TopicInfo] = {}  # the metadata that each topic's queues have
         self.engine.metadata.listeners.append(self._on_snapshot)
         self._closing = threading.Lock()
         #: The result of ``shut_down``, which runs once; None until a close has sent the remaining records.
@@ -154,7 +155,8 @@ class ProducerCore:
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for name, queues in self.accumulator.topics.items():
             info = snapshot.topics.get(name)
-            if info is not None:
+            if info is not None and self._applied.get(name) is not info:
+                self._applied[name] = info
                 queues.max_batch_bytes = self._max_batch_bytes(info)
 
     def _max_batch_bytes(self, info: TopicInfo) -> int:

@@ -52,7 +52,7 @@ from headrace_protos.v1 import produce_pb2
 from ..accumulator import Accumulator, AsyncRecordFuture, PartitionQueue, SendBatch
 from ..callbacks import run_callback
 from ..engine.client import Engine
-from ..engine.metadata import Snapshot
+from ..engine.metadata import Snapshot, TopicInfo
 from ..metrics import Metrics, PartitionCounts
 from .identity import ProducerIdentity
 from .link import BrokerLink, build
@@ -137,6 +137,8 @@ class Sender:
         self._sweeper: asyncio.Task[None] | None = None
         self._compressing: dict[SendBatch, asyncio.Future[None]] = {}
         self._topic_ids: dict[str, bytes] = {}
+        #: The metadata that each topic's queues have. Most topics do not change from snapshot to snapshot.
+        self._applied: dict[str, TopicInfo] = {}
         self._closed = False
         engine.metadata.listeners.append(self._on_snapshot)
 
@@ -196,8 +198,9 @@ class Sender:
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for name, queues in self.accumulator.topics.items():
             info = snapshot.topics.get(name)
-            if info is None:
+            if info is None or self._applied.get(name) is info:
                 continue
+            self._applied[name] = info
             known = self._topic_ids.setdefault(name, info.topic_id)
             if len(info.partitions) > len(queues.queues):
                 queues.grow(len(info.partitions))
