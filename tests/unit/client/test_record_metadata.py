@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from headrace import RecordMetadata
+from headrace import ManyMetadata, RecordMetadata, RecordRange
 
 
 def test_says_where_the_record_went():
@@ -40,3 +40,12 @@ def test_cannot_be_changed_and_survives_pickling():
 
 def test_costs_the_garbage_collector_nothing():
     assert not gc.is_tracked(RecordMetadata("orders", 3, 7, 1))
+
+
+def test_shows_a_few_ranges_of_many() -> None:
+    ranges = tuple(RecordRange("orders", 0, offset, 1) for offset in range(60_000))
+    few = ManyMetadata("orders", 2, ranges[:2])
+    assert repr(few) == f"ManyMetadata(topic='orders', record_count=2, ranges=({ranges[0]}, {ranges[1]}))"
+    many = repr(ManyMetadata("orders", 60_000, ranges))
+    assert many.endswith(", ... 59997 more))")
+    assert len(many) < 500

@@ -27,6 +27,13 @@ class ManyMetadata:
     record_count: int
     ranges: tuple[RecordRange, ...]
 
+    def __repr__(self) -> str:
+        """The first three ranges: records with keys may have a range each."""
+        shown = [repr(each) for each in self.ranges[:3]]
+        if more := len(self.ranges) - len(shown):
+            shown.append(f"... {more} more")
+        return f"ManyMetadata(topic={self.topic!r}, record_count={self.record_count}, ranges=({', '.join(shown)}))"
+
 
 class OffsetAndTimestamp(NamedTuple):
     """An offset that was looked up, with the timestamp of its record.
