@@ -15,6 +15,7 @@ import headrace
 from headrace import AdminSettings, ConsumerSettings, ProducerSettings, TopicPartition
 from headrace_core.config import ConfigDef, Kind
 from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
+from headrace_core.errors import InvalidArgumentError
 
 ROOT = Path(__file__).parents[3]
 CLIENTS = ["Producer", "AsyncProducer", "Consumer", "AsyncConsumer", "Admin", "AsyncAdmin", "LocalCluster"]
@@ -142,3 +143,19 @@ def test_a_send_that_was_never_awaited_is_named_in_pythons_warning() -> None:
     coroutine = made("AsyncProducer").send("t", b"v")
     with pytest.warns(RuntimeWarning, match=r"coroutine 'AsyncProducer\.send' was never awaited"):
         del coroutine
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("brokers", "coordinators", "gateways", "port") for value in ("3", 1.5, True)),
+        ("data", 5),
+        ("config", 5),
+        ("config", {5: "x"}),
+        ("racks", "east"),
+        ("racks", [5]),
+    ],
+)
+def test_local_cluster_refuses_wrong_arguments_before_it_starts_anything(name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{name}="):
+        headrace.LocalCluster(**{name: value})

@@ -56,6 +56,27 @@ def test_an_interval_must_be_positive(every_s: float) -> None:
         report_statistics(Producer(), every_s=every_s, callback=print)
 
 
+def test_wrong_arguments_are_refused_at_once() -> None:
+    for every_s in ("1", None, True):
+        with pytest.raises(InvalidArgumentError, match="every_s="):
+            report_statistics(Producer(), every_s=every_s, callback=print)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="callback=None"):
+        report_statistics(Producer(), every_s=1, callback=None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="client=5"):
+        report_statistics(5, every_s=1, callback=print)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="client=5"):
+        PrometheusCollector(5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="client_id=5"):
+        PrometheusCollector(Producer(), client_id=5)  # type: ignore[arg-type]
+
+
+def test_a_very_long_interval_reports_at_the_end() -> None:
+    seen: list[Statistics] = []
+    with report_statistics(Producer(), every_s=1e12, callback=seen.append):
+        pass
+    assert len(seen) == 1
+
+
 def test_the_collector_has_kafkas_names_as_counters_and_gauges() -> None:
     registry: Any = prometheus_client.CollectorRegistry()
     PrometheusCollector(Producer(), client_id="billing").register(registry)

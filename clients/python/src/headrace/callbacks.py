@@ -60,11 +60,11 @@ def _method_on_stack() -> str:
     return found
 
 
-def check_handler(handler: Any, *, may_be_async: bool = False) -> None:
-    """Check the handler of ``process``. Unlike a callback, a handler cannot be None."""
+def check_handler(name: str, handler: Any, *, may_be_async: bool = False) -> None:
+    """Check a callable like ``check_callback``, but refuse None."""
     if handler is None:
-        raise InvalidArgumentError("handler=None: must be callable")
-    check_callback("handler", handler, may_be_async=may_be_async)
+        raise InvalidArgumentError(f"{name}=None: must be callable")
+    check_callback(name, handler, may_be_async=may_be_async)
 
 
 def check_callback(name: str, callback: Any, *, may_be_async: bool = False) -> None:

@@ -22,6 +22,9 @@ from typing import Any, Protocol
 from headrace_core.errors import InvalidArgumentError, MissingDependencyError
 from headrace_core.types import TopicPartition
 
+from . import arguments
+from .callbacks import check_handler
+
 logger = logging.getLogger("headrace.statistics")
 
 
@@ -46,6 +49,12 @@ class Statistics:
         return cls(time.time_ns() // 1_000_000, client.metrics(), client.partition_metrics())
 
 
+def _measured(client: Measured) -> Measured:
+    if not all(callable(getattr(client, name, None)) for name in ("metrics", "partition_metrics")):
+        raise InvalidArgumentError(f"client={client!r:.80}: must be a producer or a consumer")
+    return client
+
+
 class report_statistics:
     """Call ``callback`` with the Statistics of ``client`` every ``every_s`` seconds, in a thread of its own, until
     ``close`` or the end of a ``with`` block. At the end, the callback is called once more with the last numbers.
@@ -55,9 +64,12 @@ class report_statistics:
     """
 
     def __init__(self, client: Measured, *, every_s: float, callback: Callable[[Statistics], object]) -> None:
-        if not every_s > 0:
-            raise InvalidArgumentError(f"every_s={every_s}: must be a positive number of seconds")
-        self._client, self._every_s, self._callback = client, every_s, callback
+        is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
+        if not (is_number and every_s > 0):
+            raise arguments.wrong("every_s", every_s, "must be a positive number of seconds")
+        self._every_s = min(every_s, arguments.SECONDS_MAX)
+        check_handler("callback", callback)
+        self._client, self._callback = _measured(client), callback
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-statistics", daemon=True)
         self._thread.start()
@@ -96,7 +108,7 @@ class PrometheusCollector:
     """
 
     def __init__(self, client: Measured, *, client_id: str = "headrace") -> None:
-        self._client, self._client_id = client, client_id
+        self._client, self._client_id = _measured(client), arguments.text("client_id", client_id)
         kind = "producer" if type(client).__name__.lower().endswith("producer") else "consumer"
         self._prefix = f"kafka_{kind}"
         self._clients: _Clients | None = None

@@ -350,7 +350,7 @@ class AsyncConsumer(ConsumerFace):
             dead_letters=dead_letters,
             commit_interval=commit_interval,
         )
-        check_handler(handler, may_be_async=True)
+        check_handler("handler", handler, may_be_async=True)
         arguments.stop_event(stop)
         await AsyncRun(self._core, self._poll, self._begin_poll, handler, settings).run(stop)
 

@@ -373,7 +373,7 @@ class Consumer(ConsumerFace):
             dead_letters=dead_letters,
             commit_interval=commit_interval,
         )
-        check_handler(handler)
+        check_handler("handler", handler)
         arguments.stop_event(stop)
         Run(self._core, self._poll, self._begin_poll, handler, settings).run(stop)
 

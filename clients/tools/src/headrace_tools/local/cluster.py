@@ -31,6 +31,8 @@ from .processes import ProcessId, this_process
 def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
     """Convert configuration overrides to text with dotted names: ``{"log_flush": "os", "num.partitions": 6}`` ->
     ``{"log.flush": "os", ...}``. A dotted name stays unchanged, because a listener's name may have an underscore."""
+    if not isinstance(config, Mapping | None) or not all(isinstance(key, str) for key in config or ()):
+        raise InvalidArgumentError(f"config={config!r:.80}: must be a dict with names of keys, or None")
     return {
         (key if "." in key else key.replace("_", ".")): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (config or {}).items()
@@ -88,6 +90,14 @@ class LocalCluster(Face):
     ) -> None:
         if mode not in ("process", "inprocess"):
             raise InvalidArgumentError(f"mode={mode!r}: must be 'process' or 'inprocess'")
+        counts = {"brokers": brokers, "controllers": controllers, "coordinators": coordinators}
+        for name, value in {**counts, "gateways": gateways, "registries": registries, "port": port}.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InvalidArgumentError(f"{name}={value!r}: must be a whole number, or None")
+        if data is not None and not isinstance(data, str | os.PathLike):
+            raise InvalidArgumentError(f"data={data!r}: must be the path of a directory, or None")
+        if not isinstance(racks, list | tuple | None) or not all(isinstance(each, str) for each in racks or ()):
+            raise InvalidArgumentError(f"racks={racks!r}: must be a list of names, or None")
         self._topology = Topology(
             brokers=brokers,
             controllers=controllers,
