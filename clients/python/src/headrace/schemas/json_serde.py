@@ -230,7 +230,7 @@ def _jsonschema() -> Any:
 
 
 #: Maximum number of bytes that the compiled regular expressions of one schema may take together. A schema comes from
-#: whoever may write to the registry; compiling 128 MiB takes about two seconds.
+#: a client of the registry; compiling 128 MiB takes about two seconds.
 PATTERN_BYTES_MAX = 128 * 1024 * 1024
 #: Maximum number of bytes of one compiled regular expression, the default of the engine.
 _PATTERN_BYTES_EACH = 10 * 1024 * 1024
