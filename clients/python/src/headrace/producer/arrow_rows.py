@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
+from headrace_core.records.types import HEADER_BYTES
 
 INT64_MAX = 2**63 - 1
-#: Bytes of a batch's header.
-HEADER_BYTES = 61
 #: Upper bound of the bytes of a record without headers, besides its key and value: lengths, deltas and attributes.
 OVERHEAD_MAX = 36
 #: The smallest time of a column, by its unit. (-1 ms means "no time".)
@@ -38,8 +37,8 @@ def refuse_wrong_rows(topic: str, table: pa.Table, partitions: int, row_bytes_ma
 
 
 def at_row_of_table(error: HeadraceError, row_of: Callable[[int], int]) -> HeadraceError:
-    """Let an error of the encoder name the row of the table. ``row_of`` gives the row of the table by the index that
-    the encoder names."""
+    """Change the row that an error of the encoder names into the row of the table. ``row_of`` maps the encoder's index
+    to the row of the table."""
     found = re.match(r"row (\d+)\b", error.message)
     if found is not None:
         error.args = (f"row {row_of(int(found[1]))}{error.message[found.end() :]}", *error.args[1:])

@@ -597,10 +597,10 @@ class PartitionLeader:
         return waiting
 
     def give_up(self, waiting: Waiting, error: HeadraceError) -> None:
-        """Call a waiter now with ``error``, unless it was called, and free it. A high watermark that does not advance
-        would keep it for as long."""
+        """Call a waiter now with ``error``, unless it was called, and free it. Without this call, the waiter stays
+        until the high watermark reaches its offset."""
         _call(waiting, error)
-        # Waiters mostly give up in their order, so no more than a few that were called stay here.
+        # Waiters that were called leave with the waiters before them. Most give up in the order of their offsets.
         while self._waiters and self._waiters[0][1] is None:
             self._waiters.popleft()
 

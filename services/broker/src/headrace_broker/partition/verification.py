@@ -99,8 +99,8 @@ class Verifications(Generic[T]):
         return self._of.get((producer_id, epoch))
 
     def first_sequence(self, producer_id: int, epoch: int, sequence: int) -> int:
-        """Called for each append that the log cannot assign to an open transaction. Returns the smallest sequence that
-        the producer epoch has sent."""
+        """Record the sequence of an append that the log cannot assign to an open transaction. Returns the smallest
+        sequence that the producer epoch has sent."""
         key = producer_id, epoch
         first = min(sequence, self._first_sequences.pop(key, sequence))
         if len(self._first_sequences) >= FIRST_SEQUENCES_MAX:
