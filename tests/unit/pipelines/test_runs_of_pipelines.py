@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace_core.errors import InvalidArgumentError
-from headrace_pipelines import cli
+from headrace_pipelines import cli, runs
 from headrace_pipelines.checkpoints import checkpoints
 from headrace_pipelines.errors import AlreadyRunningError, PipelineFailedError
 from headrace_pipelines.places import Places
@@ -126,6 +126,54 @@ def test_a_run_is_recorded_with_its_cluster_and_its_end(tmp_path: Path) -> None:
     run = find(tmp_path)
     assert run is not None
     assert run.state == "failed"
+
+
+@pytest.mark.parametrize(("signalled", "end"), [(KeyboardInterrupt, "interrupted"), (SystemExit, "stopped")])
+def test_a_signal_is_the_end_of_a_run_from_its_first_record_on(
+    signalled: type[BaseException], end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_write(directory: Path, run: runs.Run) -> None:
+        monkeypatch.setattr(runs, "_write", _write)
+        _write(directory, run)
+        raise signalled
+
+    monkeypatch.setattr(runs, "_write", first_write)
+    with pytest.raises(signalled), recorded(tmp_path, "clickstream"):
+        pytest.fail("the block runs")
+    run = find(tmp_path)
+    assert run is not None
+    assert (run.state, run.ended_ms is None) == (end, False)
+
+
+def test_a_signal_before_the_first_record_of_a_run_keeps_the_run_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with recorded(tmp_path, "clickstream") as ends:
+        ends("done")
+    before = find(tmp_path)
+
+    def first_write(directory: Path, run: runs.Run) -> None:
+        monkeypatch.setattr(runs, "_write", _write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "_write", first_write)
+    monkeypatch.setattr(runs, "_now_ms", lambda: 1)
+    with pytest.raises(KeyboardInterrupt), recorded(tmp_path, "clickstream"):
+        pytest.fail("the block runs")
+    assert find(tmp_path) == before
+
+
+def test_a_signal_after_the_end_of_a_run_does_not_change_the_end(tmp_path: Path) -> None:
+    def done_then_interrupted() -> None:
+        with recorded(tmp_path, "clickstream") as ends:
+            ends("done")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        done_then_interrupted()
+    run = find(tmp_path)
+    assert run is not None
+    assert run.state == "done"
 
 
 FLAGS = {"--seed": "21"}

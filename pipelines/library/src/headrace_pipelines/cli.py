@@ -210,25 +210,22 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     if "bootstrap_servers" in arguments and (servers := access.named_servers(arguments)) is not None:
         flags["--bootstrap-servers"] = servers  # the file of --command-config, or -X, may name the servers
     restart = getattr(arguments, "restart", False)
-    with recorded(out, pipeline.name, flags, restart=restart) as ends:
-        try:
-            outcome = pipeline.job().run(arguments, out, show, stop)
-        except KeyboardInterrupt:
-            ends("interrupted")
-            show.line("interrupted: the processes of the run are stopped")
-            return 130
-        except StoppedError as stopped:
-            ends("stopped")
-            show.line(stopped.message)
-            _ends_with(out, {"pipeline": pipeline.name, "stopped": True, **stopped.progress})
-            return EXIT_CODE
-        except SystemExit:  # SIGTERM arrived before the streams began
-            ends("stopped")
-            raise
-        except HeadraceError as error:
-            print(f"headrace-pipelines: {pipeline.name} failed: {error.code}: {error.message}", file=sys.stderr)
-            return 1
-        (out / DETAILS).write_text(json.dumps(outcome.details, indent=2) + "\n")
-        _ends_with(out, outcome.summary)
-        ends("done")
-        return 0
+    try:
+        with recorded(out, pipeline.name, flags, restart=restart) as ends:
+            try:
+                outcome = pipeline.job().run(arguments, out, show, stop)
+            except StoppedError as stopped:
+                ends("stopped")
+                show.line(stopped.message)
+                _ends_with(out, {"pipeline": pipeline.name, "stopped": True, **stopped.progress})
+                return EXIT_CODE
+            except HeadraceError as error:
+                print(f"headrace-pipelines: {pipeline.name} failed: {error.code}: {error.message}", file=sys.stderr)
+                return 1
+            (out / DETAILS).write_text(json.dumps(outcome.details, indent=2) + "\n")
+            _ends_with(out, outcome.summary)
+            ends("done")
+            return 0
+    except KeyboardInterrupt:
+        show.line("interrupted: the processes of the run are stopped")
+        return 130

@@ -80,7 +80,7 @@ def recorded(
     how_to_stop: str | None = None,
 ) -> Iterator[Callable[[str], None]]:
     """Record a run in ``directory`` while the block runs. The block receives a function, and calls it with the end of
-    the run.
+    the run. Without that call the run has ``failed``; after Ctrl-C it was ``interrupted``, after SIGTERM ``stopped``.
 
     ``how_to_stop``: the text of the error that says how to stop a pipeline that already runs (default:
     `headrace-pipelines stop`).
@@ -106,14 +106,21 @@ def recorded(
         if last is not None and last.pipeline == pipeline and last.is_prepared and last.state != "done":
             _check_same(directory, last.flags, given)
             new = dataclasses.replace(new, is_prepared=True, continued=last.continued + 1)
-        _write(directory, new)
-        ends = ["failed"]
+        ends = ["failed"]  # the first is the end of a run that names none
         try:
+            _write(directory, new)
             yield ends.append
+        except KeyboardInterrupt:
+            ends[0] = "interrupted"
+            raise
+        except SystemExit:
+            ends[0] = "stopped"
+            raise
         finally:
             run = find(directory)
-            assert run is not None
-            _write(directory, dataclasses.replace(run, ended_ms=_now_ms(), end=ends[-1]))
+            # A signal may arrive before the file has this run. Then the file keeps the run before this one.
+            if run is not None and (run.process, run.began_ms) == (new.process, new.began_ms):
+                _write(directory, dataclasses.replace(run, ended_ms=_now_ms(), end=ends[-1]))
 
 
 def _check_same(directory: Path, before: Mapping[str, str], given: Mapping[str, str]) -> None:

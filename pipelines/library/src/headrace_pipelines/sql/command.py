@@ -71,12 +71,6 @@ def main(arguments: argparse.Namespace) -> int:
     with recorded(out, "sql", how_to_stop="end that shell (Ctrl-D, or SIGTERM for --serve)") as ends:
         try:
             code = _run(arguments, out, stop)
-        except KeyboardInterrupt:
-            ends("interrupted")
-            return 130
-        except SystemExit:  # SIGTERM
-            ends("stopped")
-            raise
         except HeadraceError as error:
             print(error.message, file=sys.stderr, flush=True)
             return 1
