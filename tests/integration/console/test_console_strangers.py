@@ -22,6 +22,7 @@ from headrace_core.node import http_connections
 from headrace_core.security.http import HttpGuard
 from headrace_core.security.tls import TlsSettings, TlsSource
 from tests.worlds.certificates import TestAuthority
+from tests.worlds.log_lines import logged
 from tests.worlds.waiting import until_async
 
 ABOVE_ALL = 8  #: The limit of connections in these tests.
@@ -166,4 +167,4 @@ async def test_what_is_no_http_is_refused_without_a_traceback(few: None, caplog:
             reader, _ = await _open(node, "127.0.0.1", data)
             found = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
             assert b" 400 " in found
-    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    assert not [record for record in logged(caplog) if record.levelno > logging.INFO]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace_tools.local.inprocess_logs import NodeLog
+from tests.worlds.log_lines import logged
 
 logger = logging.getLogger("headrace_core.test_inprocess_logs")
 
@@ -30,7 +31,7 @@ def test_lines_of_a_node_are_in_its_file_and_in_no_handler_around_it(
     log.close()
     assert (tmp_path / "broker-1.log").read_text().endswith("one of 2\n")
     assert "too small" not in (tmp_path / "broker-1.log").read_text()
-    assert caplog.records == []
+    assert logged(caplog) == []
 
 
 def test_a_line_that_cannot_be_worded_fails_nobodys_work(tmp_path: Path) -> None:
@@ -66,5 +67,5 @@ def test_a_module_that_is_imported_when_a_node_needs_it_logs_to_the_node_alone(
     as_a_node(log, lambda: strangers.warning("not a node's module"))
     log.close()
     assert (tmp_path / "broker-1.log").read_text().endswith("first words\n")
-    assert [record.getMessage() for record in caplog.records] == ["not a node's module"]
+    assert [record.getMessage() for record in logged(caplog)] == ["not a node's module"]
     assert (later.filters, logging.Logger.manager.loggerClass) == ([], before)

@@ -12,6 +12,7 @@ from headrace import Consumer, RangeReader
 from headrace.errors import InvalidConfigError
 from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
 from headrace_core.config.topic_keys import TOPIC
+from tests.worlds.log_lines import logged
 
 #: The client keys that users paste in (the ecosystem's list).
 KAFKA_KEYS = [
@@ -199,7 +200,7 @@ def test_accepted_key_is_noted_when_it_is_set(caplog: pytest.LogCaptureFixture) 
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="headrace"):
         resolve(CONSUMER, None, {})
-    assert caplog.text == ""
+    assert logged(caplog) == []
 
 
 def test_none_means_the_default() -> None:

@@ -12,6 +12,7 @@ import pytest
 from headrace_controller.health import Health
 from headrace_controller.raft import ReplicaKey
 from headrace_core.node.ids import id_from_text, id_to_text
+from tests.worlds.log_lines import logged
 
 
 class Recorder:
@@ -40,7 +41,7 @@ def test_a_controller_that_lost_its_leader_says_who_leads_afterwards(caplog: pyt
 
     with caplog.at_level(logging.INFO, logger="headrace.controller"):
         asyncio.run(live())
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in logged(caplog)] == [
         "controller 2 has no leader: not serving; check that a majority of the controllers runs",
         "controller 2 serves again: controller 3 leads in term 6",
     ]

@@ -31,6 +31,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 from tests.worlds.free_ports import free_port
+from tests.worlds.log_lines import logged
 from tests.worlds.raft_links_world import CLUSTER, End, key, quorum, voters_of
 from tests.worlds.waiting import until_async as until
 
@@ -133,7 +134,7 @@ def test_a_stranger_of_another_cluster_is_refused_and_said_once(caplog: pytest.L
         for end in (ours, theirs):
             end.links.set_voters(members)
             await end.start()
-        await until(lambda: len(caplog.records) >= 2, "both say so")
+        await until(lambda: len(logged(caplog)) >= 2, "both say so")
         code, text = await refusal(ours, hello("another", key(2)))
         assert code == "INCONSISTENT_CLUSTER_ID"
         assert "another" in text
@@ -144,7 +145,7 @@ def test_a_stranger_of_another_cluster_is_refused_and_said_once(caplog: pytest.L
 
     with caplog.at_level(logging.WARNING, "headrace.controller"):
         run(test)
-    texts = [record.getMessage() for record in caplog.records]
+    texts = [record.getMessage() for record in logged(caplog)]
     assert len(texts) == len(set(texts)) <= 4
 
 
@@ -490,7 +491,7 @@ def test_a_peer_that_answers_nonsense_is_left_alone(caplog: pytest.LogCaptureFix
         end = End(key(1), free_port())
         end.links.set_voters(VoterSet.of([key(1), key(2)], {2: f"127.0.0.1:{port}"}))
         await end.start()
-        await until(lambda: caplog.records, "it says so")
+        await until(lambda: logged(caplog), "it says so")
         assert len(asked) == 1
         await end.stop()
         await server.stop(0)

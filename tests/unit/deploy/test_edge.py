@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.worlds.log_lines import logged
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -295,11 +297,11 @@ async def test_one_connection_too_many_is_reset_counted_and_reported_and_the_oth
             assert not await door.is_answered()
         assert door.edge.admission.connections == 2
         assert door.edge.admission.refused == {"max.connections=2": 3}
-        (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        (warning,) = [each.getMessage() for each in logged(caplog) if each.levelname == "WARNING"]
         assert warning.startswith("1 connections refused by max.connections=2, the last one from 127.0.0.1; 2 are open")
         door.edge._logged_at -= edge.TELL_S
         door.edge.tell_refusals()
-        assert "2 connections refused by max.connections=2" in caplog.records[-1].getMessage(), "those since"
+        assert "2 connections refused by max.connections=2" in logged(caplog)[-1].getMessage(), "those since"
         writer.write(b"again")
         assert await reader.readexactly(5) == b"again"
         writer.close()

@@ -25,6 +25,7 @@ from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.frames import REQUEST_BYTES_MAX, RequestHeader, finish, response_start
 from headrace_gateway.wire.schema import Message, response_body
 from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_frame
+from tests.worlds.log_lines import logged
 from tests.worlds.waiting import until_async
 
 MIB = 1024 * 1024
@@ -549,9 +550,9 @@ def test_log_lines_about_clients_are_limited(caplog: pytest.LogCaptureFixture) -
         for _ in range(100):
             _, connection = world.connect()
             connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
-        assert len(caplog.records) == module.LOG_LINES_PER_S
+        assert len(logged(caplog)) == module.LOG_LINES_PER_S
         world.connections.sweep()
-        assert "90 more log lines" in caplog.records[-1].message
+        assert "90 more log lines" in logged(caplog)[-1].message
 
     in_loop(scenario)
 
@@ -630,4 +631,4 @@ def test_a_long_message_after_the_end_of_the_gateway_is_not_read(caplog: pytest.
             await connection._on_thread(len, b"")
 
     asyncio.run(test())
-    assert caplog.records == []
+    assert logged(caplog) == []

@@ -28,6 +28,7 @@ from headrace_gateway.settings import GatewaySettings
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import Message
 from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_frame
+from tests.worlds.log_lines import logged
 from tests.worlds.waiting import until_async
 
 ILLEGAL_STATE, UNSUPPORTED_MECHANISM, FAILED = 34, 33, 58
@@ -486,7 +487,7 @@ def test_a_gateway_that_ends_drops_the_passwords_that_wait(caplog: pytest.LogCap
         world.connections.close(at_once=True)
 
     in_loop(scenario)
-    assert caplog.text == ""
+    assert logged(caplog) == []
 
 
 def test_clients_that_connect_at_once_all_authenticate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord, MetadataImage, To
 from headrace_core.metadata.records import METADATA_VERSION
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from tests.worlds.log_lines import logged
 
 ROOT = "/data"
 
@@ -76,9 +77,9 @@ def test_every_damaged_byte_is_noticed(caplog: pytest.LogCaptureFixture) -> None
     for cut in range(len(data)):
         write_file_atomically(fs, saved.path, data[:cut])
         assert store.load() is None, f"cut at {cut}"
-    assert len(caplog.records) == len(data)
-    assert saved.path in caplog.records[0].getMessage()
-    assert "ignoring this file" in caplog.records[0].getMessage()
+    assert len(logged(caplog)) == len(data)
+    assert saved.path in logged(caplog)[0].getMessage()
+    assert "ignoring this file" in logged(caplog)[0].getMessage()
 
 
 def test_a_damaged_one_is_left_out_for_an_older_one() -> None:

@@ -12,6 +12,7 @@ from headrace_core.membership.broker_session import BrokerRegistration, BrokerSe
 from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.rpc import outage as outage_module
 from headrace_core.rpc.outage import Outage
+from tests.worlds.log_lines import logged
 
 logger = logging.getLogger("test.outage")
 
@@ -26,7 +27,7 @@ class Clock:
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in caplog.records]
+    return [(record.levelname, record.getMessage()) for record in logged(caplog)]
 
 
 def test_an_outage_is_logged_soon_then_every_ten_seconds_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -36,9 +37,9 @@ def test_an_outage_is_logged_soon_then_every_ten_seconds_and_when_it_is_over(cap
     logged_at = []
     for tenth in range(250):  # an attempt every 0.1 s
         clock.now_s = 1_000 + tenth / 10
-        before = len(caplog.records)
+        before = len(logged(caplog))
         outage.failed("10.0.0.1:19094", "connection refused")
-        if len(caplog.records) > before:
+        if len(logged(caplog)) > before:
             logged_at.append(tenth / 10)
     assert logged_at == [1.0, 11.0, 21.0]
     assert _said(caplog)[1] == (

@@ -11,6 +11,7 @@ import pytest
 from headrace_core.errors import HeadraceError, StorageError
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.node.tasks import NodeTasks
+from tests.worlds.log_lines import logged
 
 
 async def _forever() -> None:
@@ -82,7 +83,7 @@ def test_a_state_file_that_cannot_be_written_or_removed_is_only_logged(
     with caplog.at_level(logging.WARNING, "headrace.node"):
         write_state(path, RuntimeState.of("controller", 1, 0, ()))
         remove_state(path)
-    assert [record.message.partition(": ")[0] for record in caplog.records] == [
+    assert [record.message.partition(": ")[0] for record in logged(caplog)] == [
         f"runtime.state.file={path} could not be written",
         f"runtime.state.file={path} could not be removed",
     ]

@@ -19,6 +19,7 @@ from headrace.consumer.processing.flow import LONG_S, Flow
 from headrace.consumer.processing.settings import Settings
 from headrace.errors import IllegalStateError, ProcessingError, RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace_core.records import Record
+from tests.worlds.log_lines import logged
 
 TP = TopicPartition("t", 0)
 SETTINGS: dict[str, Any] = {
@@ -210,10 +211,10 @@ def test_a_handler_that_does_not_return_is_named(caplog: pytest.LogCaptureFixtur
     book.take(100.0)
     with caplog.at_level(logging.WARNING, "headrace"):
         flow.name_long(99.0 + LONG_S)
-        assert not caplog.records
+        assert not logged(caplog)
         for after_s in (0, 1, LONG_S - 1, LONG_S):
             flow.name_long(100.0 + LONG_S + after_s)
-    assert [each.getMessage() for each in caplog.records] == [
+    assert [each.getMessage() for each in logged(caplog)] == [
         f"process: the handler of t-0 at offset 0 has not returned for {seconds} s; running: 1 handler, "
         "unfinished: 2 records"
         for seconds in (60, 120)

@@ -20,6 +20,7 @@ from headrace_spark.sink_columns import SinkColumns
 from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, write_rows, written_text
 from headrace_spark.sink_topics import TopicCreated
 from tests.unit.spark.spark_fakes import options
+from tests.worlds.log_lines import logged
 
 VALUE = SinkColumns(("value",), by_row=False, ignored=())
 BY_ROW = SinkColumns(("value",), by_row=True, ignored=())
@@ -250,9 +251,9 @@ def test_an_aborted_batch_is_reported_with_what_may_be_written(caplog: pytest.Lo
 
 def test_a_querys_notes_are_reported_with_its_first_batch_only(caplog: pytest.LogCaptureFixture) -> None:
     writer = HeadraceStreamWriter(options(topic="out", topik="x"), SCHEMA)
-    assert not caplog.text, "a writer is made for every batch"
+    assert not logged(caplog), "a writer is made for every batch"
     writer.commit([], 1)
-    assert not caplog.text
+    assert not logged(caplog)
     writer.commit([], 0)
     assert "did you mean topic" in caplog.text
 

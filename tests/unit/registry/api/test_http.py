@@ -20,6 +20,7 @@ from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
 from headrace_registry.state import decisions, parsing
 from headrace_registry.state.records import SchemaKey, SchemaValue, encode_key, encode_schema
 from tests.unit.registry.api.world import JSON, V1, World, record, world
+from tests.worlds.log_lines import logged
 
 DEFAULT = "application/vnd.schemaregistry+json"
 
@@ -327,7 +328,7 @@ def test_a_bug_is_an_internal_error_and_is_logged(api: World, caplog: pytest.Log
     status, code, message = api.put("/config", {"compatibility": "FULL"}).error
     assert (status, code) == (500, 500)
     assert message == f"Internal Server Error (request id {request_id_of(bug)})"
-    (line,) = [each for each in caplog.records if each.exc_info]
+    (line,) = [each for each in logged(caplog) if each.exc_info]
     assert (line.exc_info[1], line.request_id) == (bug, request_id_of(bug))  # type: ignore[index, attr-defined]
 
 
