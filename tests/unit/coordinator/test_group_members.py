@@ -845,6 +845,48 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
         shard.groups.check_commit(GROUP, "a", epoch, None, lost)
 
 
+@pytest.mark.parametrize("takes_over", [False, True], ids=["same coordinator", "next coordinator"])
+def test_a_commit_of_an_older_epoch_counts_for_what_the_member_must_release(takes_over: bool) -> None:
+    """A member that lags behind two rebalances still reads the partitions that the second one revokes. If its commit
+    were refused, the next member would read the same records again (found by a test under load)."""
+    shard = GroupShardWorld(orders=4, clicks=1)
+    (a,) = shard.join("a")
+    epoch = a.epoch
+    Client(shard, "b", subscribes=("clicks",)).join()  # a new epoch, in which the first member keeps its partitions
+    Client(shard, "c").join()
+    current = shard.groups._state.groups[GROUP].members["a"].current
+    assert current.epoch > a.epoch == epoch
+    revoked = [("orders", number) for _, number in current.revoking]
+    assert revoked
+    if takes_over:
+        shard.take_over()
+    shard.groups.check_commit(GROUP, "a", epoch, None, revoked)
+    with pytest.raises(StaleMemberEpochError):
+        shard.groups.check_commit(GROUP, "a", epoch - 1, None, revoked)
+
+
+def test_a_commit_of_before_the_member_got_the_partition_again_does_not_count_while_it_is_revoked() -> None:
+    shard = GroupShardWorld(orders=4)
+    (a,) = shard.join("a")
+    epoch = a.epoch
+    (b,) = shard.join("b")
+    lost = {number for _, number in b.reading}
+    b.leave()
+    shard.converge()  # the first member has all partitions again; some of them only since now
+    Client(shard, "c").join()
+    Client(shard, "d").join()
+    revoking = shard.groups._state.groups[GROUP].members["a"].current.revoking
+    again = [("orders", number) for _, number in revoking if number in lost]
+    always = [("orders", number) for _, number in revoking if number not in lost]
+    assert again
+    for part in again:
+        with pytest.raises(StaleMemberEpochError):
+            shard.groups.check_commit(GROUP, "a", epoch, None, [part])
+        shard.groups.check_commit(GROUP, "a", a.epoch, None, [part])
+    for part in always:
+        shard.groups.check_commit(GROUP, "a", epoch, None, [part])
+
+
 def test_a_delayed_commit_does_not_set_back_a_partition_that_two_members_have_released() -> None:
     """The member keeps its epoch, because it has more to release. Meanwhile another member has had the partition, and
     has left (found by simulation)."""

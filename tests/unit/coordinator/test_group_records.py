@@ -20,6 +20,7 @@ from headrace_coordinator.group.records import (
     StoryValue,
     TargetValue,
 )
+from headrace_coordinator.group.state import unpacked
 from headrace_coordinator.state_machine import RecordKind
 from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 
@@ -28,7 +29,7 @@ VALUES = {
     RecordKind.GROUP: GroupValue(7, 6, "sticky", 123, -1, 4),
     RecordKind.MEMBER: MemberValue("i", "r", "c", "/10.0.0.1", 60_000, ("a", "b"), "x.*", "range"),
     RecordKind.TARGET_ASSIGNMENT: TargetValue(PARTS),
-    RecordKind.CURRENT_ASSIGNMENT: CurrentValue(5, 2, 9, ((b"o" * 16, (0, 1), (3, 4)),), PARTS),
+    RecordKind.CURRENT_ASSIGNMENT: CurrentValue(5, 2, 9, ((b"o" * 16, (0, 1), (3, 4)),), PARTS, ((2, 3, 3), (5,))),
     RecordKind.STORY: StoryValue(3, 1_000, 7, "member a joined", 1, (StoryMove(b"o" * 16, "orders", 0, "a", "b", 12),)),
 }
 KEYS = {kind: Key(kind, "payments", {RecordKind.GROUP: "", RecordKind.STORY: "3"}.get(kind, "m-1")) for kind in VALUES}
@@ -88,6 +89,20 @@ def test_assigned_partitions_without_epochs_are_damage() -> None:
     value = records.encode_value(CurrentValue(1, 1, 1, ((b"o" * 16, (0, 1), (1,)),)))
     with pytest.raises(CorruptLogError, match="are listed with 1 epochs"):
         groups.replay(records.encode_key(Key(RecordKind.CURRENT_ASSIGNMENT, "g", "a")), value, 0)
+
+
+@pytest.mark.parametrize("epochs", [((3, 3, 3),), ((3, 3), (5,))], ids=["of fewer topics", "of fewer partitions"])
+def test_revoked_partitions_with_too_few_epochs_are_damage(epochs: tuple[tuple[int, ...], ...]) -> None:
+    value = records.encode_value(CurrentValue(5, 2, 9, (), PARTS, epochs))
+    with pytest.raises(CorruptLogError, match="are listed with"):
+        Groups().replay(records.encode_key(Key(RecordKind.CURRENT_ASSIGNMENT, "g", "a")), value, 0)
+
+
+def test_revoked_partitions_of_an_older_headrace_have_the_members_epoch() -> None:
+    """Their epochs are unknown, so only a commit with the member's present epoch counts."""
+    current = unpacked(CurrentValue(5, 2, 9, (), PARTS))
+    assert set(current.revoking.values()) == {5}
+    assert len(current.revoking) == 4
 
 
 def test_what_is_left_of_a_member_without_its_record_is_cleared_away() -> None:

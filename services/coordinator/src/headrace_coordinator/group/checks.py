@@ -206,8 +206,9 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
     disconnection longer than the grace period, the member learns the new epoch before it releases partitions that were
     reassigned. A member that has more partitions to release keeps its epoch. So a delayed commit may arrive with the
     current epoch after the release, and even after a further member has had the partition. With an older epoch the
-    member may only commit partitions that it has owned from that epoch on (KIP-1251). A member with an older epoch may
-    not know that the epoch is outdated. If ``parts`` is None, the partitions are unknown and the commit is refused.
+    member may only commit partitions that it has had from that epoch on (KIP-1251), also partitions that it must
+    release. A member with an older epoch may not know that the epoch is outdated. If ``parts`` is None, the partitions
+    are unknown and the commit is refused.
     Guard: a delayed commit must not reset a partition's offset after the partition's new member has committed later
     offsets.
     """
@@ -235,11 +236,7 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
         return
     if epoch > current.epoch:
         raise StaleMemberEpochError(f"{where}: epoch {epoch} does not exist; the current one is {current.epoch}")
-    if (
-        epoch < current.first_epoch
-        or parts is None
-        or not all(current.assigned.get(p, epoch + 1) <= epoch for p in parts)
-    ):
+    if epoch < current.first_epoch or parts is None or not all(current.has_since(part, epoch) for part in parts):
         raise StaleMemberEpochError(
             f"{where}: the commit has epoch {epoch}, the current one is {current.epoch}: apply the new assignment, "
             "then commit what is still assigned"

@@ -674,7 +674,7 @@ def _described_member(member: Member) -> DescribedMember:
         said.topics,
         said.topic_regex,
         frozenset(current.assigned),
-        current.revoking,
+        frozenset(current.revoking),
         member.target,
         said.classic is not None,
     )

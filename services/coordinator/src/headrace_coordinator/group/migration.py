@@ -19,8 +19,9 @@ from ..classic.state import ClassicGroup
 from ..classic.state import Member as ClassicMember
 from ..state_machine import RecordKind
 from .messages import Part
-from .records import ClassicSaid, CurrentValue, GroupValue, Key, MemberValue, TargetValue, pack, pack_epochs
-from .state import Group, Member
+from .reconciling import Current
+from .records import ClassicSaid, GroupValue, Key, MemberValue, TargetValue, pack
+from .state import Group, Member, packed
 from .subscriptions import Topics
 from .timing import NO_STREAM, Session
 from .turn import Turn
@@ -52,9 +53,9 @@ def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
         taken |= revoking
         if kept:
             turn.write(Key(RecordKind.TARGET_ASSIGNMENT, group_id, member_id), TargetValue(pack(kept)))
-        assigned = pack_epochs(dict.fromkeys(kept, generation))
-        current = CurrentValue(generation, generation, 1, assigned, pack(revoking))
-        turn.write(Key(RecordKind.CURRENT_ASSIGNMENT, group_id, member_id), current)
+        epochs = (dict.fromkeys(kept, generation), dict.fromkeys(revoking, generation))
+        current = Current(generation, generation, 1, *epochs)
+        turn.write(Key(RecordKind.CURRENT_ASSIGNMENT, group_id, member_id), packed(current))
     subscribed = frozenset[bytes]().union(*(topics.resolve(value.subscription) for _, value, _, _ in described))
     said = GroupValue(generation, generation, topics_digest=topics.digest(subscribed))
     turn.write(Key(RecordKind.GROUP, group_id), said)

@@ -29,20 +29,25 @@ NOTHING: Parts = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """A member's partitions. ``assigned``: partitions that the member may read, each with the epoch in which the member
-    got it. ``revoking``: partitions that the member must release. ``epoch`` 0: the member has not received an
+    """A member's partitions, each with the epoch in which the member got it. ``assigned``: partitions that the member
+    may read. ``revoking``: partitions that the member must release. ``epoch`` 0: the member has not received an
     assignment."""
 
     epoch: int = 0
     first_epoch: int = 0
     revision: int = NO_REVISION
     assigned: Mapping[Part, int] = field(default_factory=dict)
-    revoking: Parts = NOTHING
+    revoking: Mapping[Part, int] = field(default_factory=dict)
 
     @property
     def held(self) -> Parts:
         """The member's partitions, assigned or revoking, which no other member may have."""
-        return self.revoking.union(self.assigned)
+        return frozenset(self.assigned).union(self.revoking)
+
+    def has_since(self, part: Part, epoch: int) -> bool:
+        """Whether the member has had the partition from that epoch on."""
+        began = self.assigned.get(part, self.revoking.get(part))
+        return began is not None and began <= epoch
 
     @property
     def is_away(self) -> bool:
@@ -76,16 +81,16 @@ def advance(
     if current.revoking:
         if owned is None or not owned.isdisjoint(current.revoking):
             return current
-        current = _with(current, current.assigned, NOTHING)
-    excess = current.assigned.keys() - target
+        current = _with(current, current.assigned, {})
+    excess = {part: epoch for part, epoch in current.assigned.items() if part not in target}
     if excess:
         kept = {part: epoch for part, epoch in current.assigned.items() if part in target}
-        return _with(current, kept, frozenset(excess))
+        return _with(current, kept, excess)
     if current.is_away:
         return current
     fresh = {part: target_epoch for part in target if part not in current.assigned and is_free(part)}
     if not reads_nothing and fresh:
-        current = _with(current, {**current.assigned, **fresh}, NOTHING)
+        current = _with(current, {**current.assigned, **fresh}, {})
     if current.epoch == target_epoch:
         return current
     return Current(
@@ -97,7 +102,7 @@ def without_unread(current: Current, target: Parts, reads: Parts) -> Current:
     """Free the partitions that the member neither reads nor may keep. ``reads``: all partitions that the member reads.
     The member has just joined or joined again, and had stopped reading all other partitions before."""
     kept = {part: epoch for part, epoch in current.assigned.items() if part in target or part in reads}
-    revoking = current.revoking & reads
+    revoking = {part: epoch for part, epoch in current.revoking.items() if part in reads}
     if len(kept) == len(current.assigned) and revoking == current.revoking:
         return current
     return _with(current, kept, revoking)
@@ -107,22 +112,22 @@ def begun_anew(current: Current) -> Current:
     """The state of a member that joins again, or whose process is replaced by another process. The member's revoking
     partitions are free now, because the member's old process reads none of them. The member keeps its assignment, but
     must receive the assignment again."""
-    return Current(0, 0, current.revision + 1, dict(current.assigned), NOTHING)
+    return Current(0, 0, current.revision + 1, dict(current.assigned))
 
 
 def gone_away(current: Current) -> Current:
     """The state of a static member that has left and will return."""
-    return Current(AWAY_EPOCH, current.first_epoch, current.revision, dict(current.assigned), NOTHING)
+    return Current(AWAY_EPOCH, current.first_epoch, current.revision, dict(current.assigned))
 
 
 def _without(current: Current, parts: Parts) -> Current:
     if not parts and not current.revoking:
         return current
     kept = {part: epoch for part, epoch in current.assigned.items() if part not in parts}
-    return _with(current, kept, NOTHING)
+    return _with(current, kept, {})
 
 
-def _with(current: Current, assigned: Mapping[Part, int], revoking: Parts) -> Current:
+def _with(current: Current, assigned: Mapping[Part, int], revoking: Mapping[Part, int]) -> Current:
     """Change the assignment, which increments its revision."""
     changed = assigned.keys() != current.assigned.keys()
     return Current(current.epoch, current.first_epoch, current.revision + changed, assigned, revoking)

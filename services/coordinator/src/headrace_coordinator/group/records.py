@@ -87,13 +87,14 @@ class TargetValue(msgspec.Struct, frozen=True, array_like=True):
 class CurrentValue(msgspec.Struct, frozen=True, array_like=True):
     """``epoch``: the member's epoch. ``first_epoch``: the member's epoch when the member joined. ``revision``: the
     revision of ``assigned``. ``assigned``: the member's partitions, each with the epoch in which the member got it
-    (KIP-1251)."""
+    (KIP-1251). ``revoking_epochs``: the epochs of each topic's partitions in ``revoking``; older records have none."""
 
     epoch: int
     first_epoch: int
     revision: int
     assigned: PackedEpochs = ()
     revoking: PackedParts = ()
+    revoking_epochs: tuple[tuple[int, ...], ...] = ()
 
 
 class StoryMove(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,7 @@ from .records import (
     StoryValue,
     TargetValue,
     Value,
+    pack_epochs,
     unpack,
     unpack_epochs,
 )
@@ -219,6 +220,26 @@ def _hold(group: Group, member: Member, value: CurrentValue | None) -> None:
             )
 
 
+def packed(current: Current) -> CurrentValue:
+    """The record of a member's current assignment."""
+    revoking = pack_epochs(current.revoking)
+    return CurrentValue(
+        current.epoch,
+        current.first_epoch,
+        current.revision,
+        pack_epochs(current.assigned),
+        tuple((topic_id, numbers) for topic_id, numbers, _ in revoking),
+        tuple(epochs for _, _, epochs in revoking),
+    )
+
+
 def unpacked(value: CurrentValue) -> Current:
-    assigned: Mapping[Part, int] = unpack_epochs(value.assigned)
-    return Current(value.epoch, value.first_epoch, value.revision, assigned, unpack(value.revoking))
+    """The current assignment from its record. Raises CorruptLogError if the numbers of epochs and of partitions
+    differ."""
+    revoking: Mapping[Part, int] = dict.fromkeys(unpack(value.revoking), value.epoch)
+    if value.revoking_epochs:
+        if len(value.revoking_epochs) != len(value.revoking):
+            raise CorruptLogError(f"{len(value.revoking)} topics are listed with {len(value.revoking_epochs)} epochs")
+        pairs = zip(value.revoking, value.revoking_epochs, strict=True)
+        revoking = unpack_epochs(tuple((topic_id, numbers, epochs) for (topic_id, numbers), epochs in pairs))
+    return Current(value.epoch, value.first_epoch, value.revision, unpack_epochs(value.assigned), revoking)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..state_machine import Decision, Push, RecordKind, ShardRecord
 from .messages import AWAY_EPOCH, MemberRemoved, RemovalReason
 from .reconciling import Current, begun_anew
-from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_value, pack, pack_epochs
-from .state import Group, GroupsState, Member
+from .records import Key, TargetValue, Value, encode_key, encode_value, pack
+from .state import Group, GroupsState, Member, packed
 
 #: The coordinator writes a group's decision of up to ATOMIC_BYTES_MAX bytes whole or not at all. The coordinator writes
 #: a decision above ATOMIC_BYTES_MAX in parts, so after a crash the log may have only the first parts. Each part of a
@@ -46,13 +46,7 @@ class Turn:
         released = before.held - current.held
         self.write(
             Key(RecordKind.CURRENT_ASSIGNMENT, group.group_id, member.member_id),
-            CurrentValue(
-                current.epoch,
-                current.first_epoch,
-                current.revision,
-                pack_epochs(current.assigned),
-                pack(current.revoking),
-            ),
+            packed(current),
         )
         for part in released:
             group.released.setdefault(part, self.steady_ms)
