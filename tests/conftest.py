@@ -6,6 +6,7 @@ run shows the seed. A failed test that used the seed prints the test's own seed.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.errors import HypothesisException
 
 from headrace_core.testing import verdicts
 
@@ -35,6 +37,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 _SEED = "HEADRACE_TEST_SEED"
 #: "1/2": only every second test, from the first on. CI sets this variable when it is late (tools/ci_steps.sh).
 _PART = "HEADRACE_TEST_PART"
+_FAILED_EXAMPLE = pytest.StashKey[AssertionError]()
 
 # A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and child processes inherit this setting.
 # Restore Python's handler of SIGINT: otherwise Ctrl-C has no effect in processes that a test starts.
@@ -129,12 +132,46 @@ def pytest_report_header() -> str:
     return f"random choices: {_SEED}={os.environ[_SEED]}{part}"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Note an example of a Hypothesis test that fails. Hypothesis then looks for a smaller example, for up to five
+    minutes, so the time limit may end the test before Hypothesis reports the failure."""
+    hypothesis_test = getattr(getattr(item, "obj", None), "hypothesis", None)
+    if hypothesis_test is None:
+        return (yield)
+    of_examples = hypothesis_test.inner_test
+
+    @functools.wraps(of_examples)
+    def noting(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return of_examples(*arguments, **keywords)
+        except HypothesisException:  # such as a failed assume()
+            raise
+        except Exception as error:
+            kind = verdicts.kind_of(error)
+            if kind != verdicts.TIME_OUT and _FAILED_EXAMPLE not in item.stash:
+                text = f"an example has failed: {type(error).__name__}: {error}"
+                is_of_safety = kind == verdicts.SAFETY
+                item.stash[_FAILED_EXAMPLE] = (verdicts.SafetyViolation if is_of_safety else AssertionError)(text)
+            raise
+
+    hypothesis_test.inner_test = noting
+    try:
+        return (yield)
+    finally:
+        hypothesis_test.inner_test = of_examples
+
+
 def _record(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
     mark = item.get_closest_marker("timeout")
     limit_s = float(mark.args[0] if mark is not None and mark.args else item.config.getini("timeout") or "inf")
-    verdicts.record(item.nodeid, call.excinfo.value, cut_short=call.duration >= limit_s)
+    error, cut_short = call.excinfo.value, call.duration >= limit_s
+    if cut_short and (example := item.stash.get(_FAILED_EXAMPLE, None)) is not None:
+        item.add_report_section(call.when, "example", str(example))
+        error = example
+    verdicts.record(item.nodeid, error, cut_short=cut_short)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

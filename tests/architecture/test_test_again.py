@@ -27,6 +27,7 @@ def again(project: Path, tests: str) -> subprocess.CompletedProcess[str]:
             ours = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(ours)
             pytest_runtest_makereport = ours.pytest_runtest_makereport
+            pytest_runtest_call = ours.pytest_runtest_call
         """)
     )
     program = textwrap.dedent(f"""
@@ -159,6 +160,27 @@ def test_verdicts_have_none(tmp_path: Path) -> None:
     for number, what in enumerate(VERDICTS):
         assert f"NOT RUN AGAIN: test_it.py::test_{number}" in done.stdout, what
     assert done.stdout.count("test session starts") == 1
+
+
+def test_an_example_that_fails_is_a_verdict_even_if_the_search_for_a_smaller_one_takes_too_long(tmp_path: Path) -> None:
+    done = again(
+        tmp_path,
+        """
+        import time
+        import hypothesis, pytest
+        from hypothesis import strategies
+        @pytest.mark.timeout(2)
+        @hypothesis.given(strategies.integers())
+        @hypothesis.settings(deadline=None)
+        def test_loses(number):
+            if number > 100:
+                time.sleep(0.5)
+                assert False, "a record is lost"
+        """,
+    )
+    assert done.returncode != 0
+    assert "NOT RUN AGAIN: test_it.py::test_loses" in done.stdout
+    assert "an example has failed: AssertionError: a record is lost" in done.stdout
 
 
 def test_one_verdict_among_time_outs_fails_the_run_at_once(tmp_path: Path) -> None:

@@ -147,10 +147,11 @@ def values(schema: JSON) -> st.SearchStrategy[Any]:
 
 
 def _tagged(branch: JSON, value: Any) -> Any:
-    """fastavro needs a name only for named types; it finds the others by the value. That guess must be right."""
-    if isinstance(branch, dict) and "name" in branch:
-        return (branch["name"], value)
-    return value
+    """fastavro needs no name for unnamed types with attributes: it finds these by the value."""
+    if isinstance(branch, dict):
+        return (branch["name"], value) if "name" in branch else value
+    # By the value, fastavro would take bytes with the size of a ``fixed`` branch for a value of that branch.
+    return (branch, value)
 
 
 def written(schema: Any, value: Any) -> bytes:
@@ -209,6 +210,12 @@ def _written_or_none(schema: JSON, value: Any) -> bytes:
 _SETTINGS = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
+
+
+def test_bytes_beside_a_decimal_of_the_same_size_stay_bytes() -> None:
+    schema: JSON = [{"type": "fixed", "name": "N", "size": 4, "logicalType": "decimal", "precision": 8}, "bytes"]
+    data = written(schema, _tagged("bytes", b"\xff\xff\xff\x7f"))
+    assert read(schema, data) == b"\xff\xff\xff\x7f"
 
 
 @given(batches())

@@ -5,7 +5,8 @@
     TimeoutError, subprocess.TimeoutExpired, the failure of pytest-timeout
                         a timeout
     Hypothesis's error for an example whose second run differs from the first
-                        a timeout, if the test ran until the limit of pytest-timeout
+                        a timeout, if the test ran until the limit of pytest-timeout. tests/conftest.py records an
+                        example that failed before that limit instead
     HeadraceError       a verdict, even for the product's timeouts, because an acknowledgement that never comes is one
                         of them. A ClusterStartError that was raised from a timeout is a timeout
     any other error     a verdict, such as a failed assertion
