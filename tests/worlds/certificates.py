@@ -37,6 +37,9 @@ class TestAuthority:
         self, name: x509.Name, key: ec.EllipticCurvePrivateKey, ends_in: timedelta, begins_in: timedelta
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
+        ends = now + ends_in
+        # A certificate has whole seconds. Cut off, a life of one second could have only a millisecond left.
+        ends = ends.replace(microsecond=0) + timedelta(seconds=1 if ends.microsecond else 0)
         return (
             x509.CertificateBuilder()
             .subject_name(name)
@@ -44,7 +47,7 @@ class TestAuthority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now + begins_in)
-            .not_valid_after(now + ends_in)
+            .not_valid_after(ends)
         )
 
     def issue(

@@ -147,7 +147,7 @@ def test_a_server_must_have_a_certificate_of_a_server_for_its_name(authority: Te
         # a user's certificate, even with the server's address in it, does not make a server
         async with serving(source(authority.issue("posing.pem", only_client=True), authority.ca)) as address:
             assert "is not accepted" in await refusal(address, me)
-        old = authority.issue("aging.pem", ends_in=timedelta(seconds=1), begins_in=timedelta(days=-2))
+        old = authority.issue("aging.pem", ends_in=timedelta(seconds=2), begins_in=timedelta(days=-2))
         async with serving(source(old, authority.ca)) as address:
             await until_async(lambda: has_expired(old))
             said = await refusal(address, me)
