@@ -1,5 +1,5 @@
-"""The clock of an event loop, which a test sets forward: a time limit of minutes passes at once, and a slow machine never
-reaches it by itself."""
+"""The clock of an event loop, which a test sets forward: a time limit of minutes passes at once, and a slow machine
+never reaches it by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 
 
 class LoopClock:
-    """The clock of ``loop``, by default of the running loop. The time also passes by itself, so that short waits end."""
+    """The clock of ``loop``, by default of the running loop. Time also passes by itself, so that short waits end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         loop = loop or asyncio.get_running_loop()

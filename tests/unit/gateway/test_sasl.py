@@ -29,6 +29,7 @@ from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import Message
 from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_frame
 from tests.worlds.log_lines import logged
+from tests.worlds.loop_clock import LoopClock
 from tests.worlds.waiting import until_async
 
 ILLEGAL_STATE, UNSUPPORTED_MECHANISM, FAILED = 34, 33, 58
@@ -213,9 +214,13 @@ def test_handshake_version_0_is_followed_by_bare_tokens() -> None:
     in_loop(scenario)
 
 
-def test_wrong_credentials_are_answered_after_the_delay_and_close_the_connection() -> None:
+def test_wrong_credentials_are_answered_after_the_delay_and_close_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "REFUSED_S", 600.0)
+
     async def scenario() -> None:
-        peers = []
+        clock, peers = LoopClock(), []
         for mechanism, data in (("PLAIN", b"\0alice\0wrong"), ("PLAIN", b"\0nobody\0secret"), ("PLAIN", b"no message")):
             peer = World().connect()
             await peer.handshake(mechanism)
@@ -231,6 +236,7 @@ def test_wrong_credentials_are_answered_after_the_delay_and_close_the_connection
         assert (await peer.authenticate(cast("bytes", proof))).error_code == FAILED
         peers.append(peer)
         assert {each.transport.state for each in peers} == {"open"}, "the client can still read the answer"
+        clock.forward(600)
         await until_async(lambda: {each.transport.state for each in peers} == {"closed"})
 
     in_loop(scenario)
@@ -413,20 +419,25 @@ def test_a_client_over_its_quota_waits_after_its_answer() -> None:
         world = World()
 
         async def throttled(call: Call, request: Message) -> dict[str, Any]:
-            call.throttle_ms = 60
+            call.throttle_ms = 60_000
             return {}
 
+        clock = LoopClock()
         world.connections.handlers = {Api.METADATA: throttled}
         world.security = module.OPEN
         peer = world.connect()
         peer.connection.data_received(bytes(request_frame(Api.METADATA, 12, topics=[]) * 2))
-        began = time.monotonic()
         await until_async(lambda: bool(peer.transport.written))
         _, answer = read_answer(Api.METADATA, 12, peer.transport.client_reads()[4:])
-        assert answer.throttle_time == 60
+        assert answer.throttle_time == 60_000
+        clock.forward(30)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not peer.transport.written
         assert not peer.transport.is_reading_now
-        await until_async(lambda: bool(peer.transport.written))
-        assert time.monotonic() - began >= 0.06
+        clock.forward(30)
+        await until_async(lambda: bool(peer.transport.written), "the second request is answered")
+        clock.forward(60)
         await until_async(lambda: peer.transport.is_reading_now)
 
     in_loop(scenario)

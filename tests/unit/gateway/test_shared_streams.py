@@ -84,6 +84,16 @@ def shared_link(address: str) -> Link:
     )
 
 
+async def connected_link(server: ProduceServer) -> Link:
+    """A link whose stream is open, so that it writes the next request at once."""
+    link, answers = shared_link(server.address), Answers()
+    link.send(request("connected"), 30, answers.to("connected"))
+    await server.until(lambda it: it.messages)
+    server.answer(*server.messages.pop()[1])
+    await answers.until(1)
+    return link
+
+
 def client(host: str = "10.0.0.1") -> Client:
     return Client(host=host, listener="PLAINTEXT", broker_id=BOOTSTRAP)
 
@@ -163,7 +173,7 @@ def test_a_request_without_an_answer_fails_alone(monkeypatch: pytest.MonkeyPatch
 
     async def test() -> None:
         async with produce_server() as server:
-            answers, link = Answers(), shared_link(server.address)
+            answers, link = Answers(), await connected_link(server)
             link.send(request("hasty"), 0.2, answers.to("hasty"))
             link.send(request("patient"), 30, answers.to("patient"))
             await server.until(lambda it: sum(len(requests) for _, requests in it.messages) == 2)
@@ -184,7 +194,7 @@ def test_a_broker_that_answers_nothing_for_long_costs_the_stream(monkeypatch: py
 
     async def test() -> None:
         async with produce_server() as server:
-            answers, link = Answers(), shared_link(server.address)
+            answers, link = Answers(), await connected_link(server)
             link.send(request("a"), 0.2, answers.to("a"))
             link.send(request("b"), 0.7, answers.to("b"))
             link.send(request("patient"), 30, answers.to("patient"))

@@ -90,12 +90,12 @@ class _Upstream(Upstream):
 
 def any_broker(upstream: Upstream, broker_id: int = BOOTSTRAP) -> Any:
     client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=broker_id)
-    return asyncio.run(upstream.any_broker(client, lambda channel: None, "CreateTopics", None, 1_000))
+    return asyncio.run(upstream.any_broker(client, lambda channel: None, "CreateTopics", None, 60_000))
 
 
 def coordinator(upstream: Upstream) -> Any:
     client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
-    return asyncio.run(upstream.coordinator(client, GROUP, "group", lambda channel: None, "JoinGroup", None, 1_000))
+    return asyncio.run(upstream.coordinator(client, GROUP, "group", lambda channel: None, "JoinGroup", None, 60_000))
 
 
 def test_the_broker_whose_port_the_client_uses_is_preferred() -> None:
@@ -139,7 +139,8 @@ def test_a_call_follows_a_shard_to_its_new_coordinator_once() -> None:
     assert len(upstream.called) == 2
 
 
-def test_newer_metadata_are_awaited_after_not_coordinator() -> None:
+def test_newer_metadata_are_awaited_after_not_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NEWER_METADATA_S", 60.0)
     upstream = _Upstream(coordinator_1=NotCoordinatorError("moved"), coordinator_2="joined")
 
     def later() -> None:
