@@ -7,6 +7,7 @@ import gzip
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,10 @@ from headrace_registry.schemas import Parsed, SchemaType
 from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
 from headrace_registry.state import decisions, parsing
 from headrace_registry.state.records import SchemaKey, SchemaValue, encode_key, encode_schema
-from tests.unit.registry.api.world import JSON, V1, World, record, world
+from tests.unit.registry.api.world import JSON, V1, Reply, World, record, world
 from tests.worlds.log_lines import logged
+from tests.worlds.loop_clock import LoopClock
+from tests.worlds.waiting import until_async
 
 DEFAULT = "application/vnd.schemaregistry+json"
 
@@ -190,7 +193,15 @@ def test_a_client_that_sends_its_body_too_slowly_is_refused(api: World, monkeypa
         return head
 
     assert api.run(stall()).startswith(b"HTTP/1.1 408 ")
+    monkeypatch.setattr(http, "BODY_S", 15.0)
     assert api.register("s", '"int"') == 1
+
+
+async def refusal(api: World, *request: Any) -> Reply:
+    """Send a request again until it is refused, because the server has begun another client's request."""
+    while (reply := await api.send(*request)).status == 200:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return reply
 
 
 def test_bodies_share_a_budget(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,8 +210,7 @@ def test_bodies_share_a_budget(api: World, monkeypatch: pytest.MonkeyPatch) -> N
     async def two() -> tuple[int, int]:
         reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)
         writer.write(b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-        await asyncio.sleep(0.1)
-        refused = await api.send("POST", "/subjects/s/versions", {"schema": '"int"', "pad": 600 * "x"})
+        refused = await refusal(api, "POST", "/subjects/s/versions", {"schema": '"int"', "pad": 600 * "x"})
         writer.write(b'"schema":"\\"int\\""}'.ljust(999))
         head = await reader.readuntil(b"\r\n\r\n")
         writer.close()
@@ -229,8 +239,7 @@ def test_further_requests_are_refused_at_once(api: World, monkeypatch: pytest.Mo
     async def beside() -> int:
         _, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)
         writer.write(b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-        await asyncio.sleep(0.1)
-        reply = await api.send("GET", "/subjects")
+        reply = await refusal(api, "GET", "/subjects")
         writer.close()
         return reply.status
 
@@ -338,19 +347,25 @@ def test_a_client_that_does_not_read_its_answer(api: World, monkeypatch: pytest.
         text = json.dumps(record(f"R{number}", (1_000_000 * "f", "int")))
         assert api.post(f"/subjects/s{number}/versions", {"schema": text}).status == 200
     monkeypatch.setattr(http, "ANSWERS_BYTES_MAX", 10_000_000)
-    monkeypatch.setattr(http, "ANSWER_S", 1.0)
+    monkeypatch.setattr(http, "ANSWER_S", 600.0)
+    clock = LoopClock(api.loop)
 
-    async def unread() -> tuple[int, int, int]:
-        _reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port, limit=1_000)
+    async def unread() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port, limit=1_000)
         writer.write(b"GET /schemas HTTP/1.1\r\nHost: x\r\n\r\n")
-        await asyncio.sleep(0.3)
-        beside = [await api.send("GET", path) for path in ("/schemas", "/subjects")]
-        await asyncio.sleep(1.5)
-        after = await api.send("GET", "/schemas")
-        writer.close()
-        return beside[0].status, beside[1].status, after.status
+        return reader, writer
 
-    assert api.run(unread()) == (429, 200, 200)
+    _reader, writer = api.run(unread())
+    assert api.run(refusal(api, "GET", "/schemas")).status == 429
+    assert api.get("/subjects").status == 200
+    clock.forward(600)
+
+    async def accepted() -> None:
+        while (await api.send("GET", "/schemas")).status != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    api.run(accepted())
+    writer.close()
 
 
 def test_long_versions_are_compared_in_a_thread_and_once(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,9 +439,10 @@ def test_a_chain_of_references_that_is_too_deep_for_one_text(api: World) -> None
 
 
 def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    is_free = threading.Event()
+    is_begun, is_free = threading.Event(), threading.Event()
 
     def check(level: object, new: object, earlier: object, steps_max: int) -> list[object]:
+        is_begun.set()
         assert is_free.wait(10)
         return []
 
@@ -439,7 +455,7 @@ def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypat
     async def two() -> tuple[int, int, int]:
         path = "/compatibility/subjects/s/versions"
         first = asyncio.create_task(api.send("POST", path, bodies[0]))
-        await asyncio.sleep(0.1)
+        await until_async(is_begun.is_set, "the first comparison has begun")
         second = await api.send("POST", path, bodies[1])
         beside = await api.send("GET", "/subjects")
         is_free.set()
@@ -451,10 +467,11 @@ def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypat
 
 def test_a_long_schema_waits_a_limited_time_for_others(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client's many long schemas must not keep the long schemas of all others waiting for minutes."""
-    is_free = threading.Event()
+    is_begun, is_free = threading.Event(), threading.Event()
     run = parsing.Job.run
 
     def slow(job: parsing.Job) -> Parsed:
+        is_begun.set()
         assert is_free.wait(10)
         return run(job)
 
@@ -464,7 +481,7 @@ def test_a_long_schema_waits_a_limited_time_for_others(api: World, monkeypatch: 
 
     async def two() -> tuple[int, int, int]:
         first = asyncio.create_task(api.send("POST", "/subjects/s/versions", bodies[0]))
-        await asyncio.sleep(0.1)
+        await until_async(is_begun.is_set, "the first schema is parsed")
         second = await api.send("POST", "/subjects/t/versions", bodies[1])
         beside = await api.send("GET", "/subjects")
         is_free.set()

@@ -98,21 +98,21 @@ class World:
         self._settings = RegistrySettings(
             listeners=(ListenerAddress("http", "127.0.0.1", 0),), bootstrap_servers=("127.0.0.1:1",), **settings
         )
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self.servers: list[TestServer] = []
         self._session: ClientSession
         self._followers: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> World:
-        self._loop.run_until_complete(self._start())
+        self.loop.run_until_complete(self._start())
         for registry in self.registries[1:]:
             registry.is_writer = False
             registry.writer_url = self.url(0)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.run_until_complete(self._stop())
-        self._loop.close()
+        self.loop.run_until_complete(self._stop())
+        self.loop.close()
 
     @property
     def registry(self) -> MemoryRegistry:
@@ -122,7 +122,7 @@ class World:
         return str(self.servers[replica].make_url("")).rstrip("/")
 
     def run(self, work: Any) -> Any:
-        return self._loop.run_until_complete(asyncio.wait_for(work, DEADLINE_S))
+        return self.loop.run_until_complete(asyncio.wait_for(work, DEADLINE_S))
 
     def call(
         self,
@@ -183,7 +183,7 @@ class World:
             server = TestServer(application(registry, self._settings))  # type: ignore[arg-type]
             await server.start_server()
             self.servers.append(server)
-        self._followers = [self._loop.create_task(each.run()) for each in self.registries]
+        self._followers = [self.loop.create_task(each.run()) for each in self.registries]
 
     async def _stop(self) -> None:
         for follower in self._followers:
