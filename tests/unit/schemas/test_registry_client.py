@@ -9,6 +9,7 @@ import pickle
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,10 +37,13 @@ from tests.worlds.waiting import until
 STRING = Schema('"string"')
 
 
-def refused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def refusing() -> Iterator[list[int]]:
+    """Two ports that refuse connections. The test holds them, so that no other process listens there."""
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        yield [first.getsockname()[1], second.getsockname()[1]]
 
 
 def test_a_registered_schema_is_found_by_id_version_and_text(registry: SchemaRegistry) -> None:
@@ -117,10 +121,13 @@ def test_a_caller_that_must_not_wait_gets_the_request_in_place_of_the_schema(
 
 
 def test_a_failure_is_repeated_for_a_moment_without_a_request(fake: FakeRegistry, registry: SchemaRegistry) -> None:
-    for _ in range(5):
-        with pytest.raises(UnknownSchemaIdError):
-            registry.schema(1)
+    with SchemaRegistry(fake.url, retries=0, failure_cache_ms=60_000) as patient:
+        for _ in range(5):
+            with pytest.raises(UnknownSchemaIdError):
+                patient.schema(1)
     assert len(fake.requests) == 1
+    with pytest.raises(UnknownSchemaIdError):
+        registry.schema(1)
     fake.add_avro("a", "string")
 
     def found() -> Schema | None:
@@ -131,9 +138,9 @@ def test_a_failure_is_repeated_for_a_moment_without_a_request(fake: FakeRegistry
     assert until(found) == STRING
 
 
-def test_the_next_url_is_tried_when_one_is_down(fake: FakeRegistry) -> None:
+def test_the_next_url_is_tried_when_one_is_down(fake: FakeRegistry, refusing: list[int]) -> None:
     fake.add_avro("a", "string")
-    registry = SchemaRegistry(f"http://127.0.0.1:{refused_port()},{fake.url}", retries=0)
+    registry = SchemaRegistry(f"http://127.0.0.1:{refusing[0]},{fake.url}", retries=0)
     assert registry.subjects() == ["a"]
     began = time.monotonic()
     assert registry.versions("a") == [1]
@@ -158,8 +165,8 @@ def test_a_url_that_failed_is_tried_last_for_a_while(fake: FakeRegistry) -> None
         assert len(other.requests) == 1
 
 
-def test_all_urls_are_tried_again_before_the_error_names_them() -> None:
-    first, second = refused_port(), refused_port()
+def test_all_urls_are_tried_again_before_the_error_names_them(refusing: list[int]) -> None:
+    first, second = refusing
     registry = SchemaRegistry(
         [f"http://127.0.0.1:{first}", f"http://user:secret@127.0.0.1:{second}/path"], retries=2, retry_backoff_ms=1
     )
