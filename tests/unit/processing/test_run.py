@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from headrace.consumer.processing.settings import Settings
 from headrace.errors import IllegalStateError, ProcessingError, RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace_core.records import Record
 from tests.worlds.log_lines import logged
+from tests.worlds.waiting import until
 
 TP = TopicPartition("t", 0)
 SETTINGS: dict[str, Any] = {
@@ -190,17 +192,17 @@ def test_a_second_cancellation_leaves_the_position_at_the_first_unfinished_recor
 
 
 def test_a_poll_that_fails_again_and_again_is_not_a_busy_loop(caplog: pytest.LogCaptureFixture) -> None:
-    stop = threading.Event()
-    core = _Core([])
+    stop, polled_s = threading.Event(), []
+    core = _Core([], stop.set)
 
     def fails() -> list[Record]:
+        polled_s.append(time.monotonic())
         raise RequestTimedOutError("no answer")
 
-    core.polls = [fails] * 100_000
-    timer = threading.Timer(0.5, stop.set)
-    timer.start()
+    core.polls = [fails] * 5
     run_of(core, lambda record: None).run(stop)
-    assert core.count <= 7, "a poll each 0.1 s"
+    assert all(later - earlier > 0.09 for earlier, later in pairwise(polled_s)), "a poll each 0.1 s"
+    assert core.count == 6
 
 
 def test_a_handler_that_does_not_return_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +230,7 @@ def test_handlers_that_outlast_the_end_are_named(
     stop, begun, blocked = threading.Event(), threading.Event(), threading.Event()
 
     def end() -> None:
-        assert begun.wait(30)
+        until(lambda: begun.is_set() and run._book.unfinished == 1, "the other record is finished")
         stop.set()
 
     def handle(record: Record) -> None:
@@ -238,9 +240,10 @@ def test_handlers_that_outlast_the_end_are_named(
 
     core = _Core([], end)
     core.polls = [lambda: core.returns(2)]
+    run = run_of(core, handle)
     try:
         with caplog.at_level(logging.WARNING, "headrace"):
-            run_of(core, handle).run(stop)
+            run.run(stop)
         # (a client of another test in this process may also log)
         (line,) = [each.getMessage() for each in caplog.records if each.getMessage().startswith("process:")]
         assert "1 handler did not return within" in line
