@@ -201,7 +201,19 @@ def test_executors_on_this_machine_are_quiet_and_listen_on_the_loopback_address(
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+@pytest.fixture
+def _own_zone() -> Iterator[None]:
+    """Later tests of this process have the machine's zone again."""
+    before = os.environ.get("TZ")
+    yield
+    os.environ.pop("TZ", None)
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
 @pytest.mark.parametrize("zone", [None, "America/New_York"])
+@pytest.mark.usefixtures("_own_zone")
 def test_times_of_a_run_do_not_depend_on_the_zone_of_the_machine(
     zone: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ def test_the_progress_line_has_rows_lag_watermark_state_and_the_time_left(monkey
     lags = {"clean": Lag(records=50, seconds=1.5)}
     monkeypatch.setattr(jobs, "lags", lambda admin, pipeline, queries: lags)
     clock = iter([100.0, 101.0, 102.0, 103.0])
-    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     query: Any = StandIn(None)
     queries = Queries({"clean": query})
     line = jobs.ProgressLine(queries, None, "parcels")  # type: ignore[arg-type]
@@ -141,7 +142,7 @@ def test_the_last_progress_line_has_the_lag_of_that_moment(monkeypatch: pytest.M
     lags = [{"clean": Lag(records=0, seconds=None)}, {"clean": Lag(records=3, seconds=1.5)}]
     monkeypatch.setattr(jobs, "lags", lambda admin, pipeline, queries: lags.pop())
     clock = iter([100.0, 100.5, 101.0])
-    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     line = jobs.ProgressLine(Queries({"clean": StandIn(None)}), None, "parcels")  # type: ignore[arg-type, dict-item]
     assert [", lag 1.5 s (3 records), " in line.text() for _ in range(2)] == [True, True]
     assert ", lag 0.0 s (0 records), 0 s left, " in line.text(at_once=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,7 +52,8 @@ def autoscaler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looks: list[Any]
         return {SCENE.name: Lag(10, found)}
 
     clock = iter(range(0, 10_000, 3))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    # (for this module only: the threads of other tests' clients also read the clock)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(time=time.time, monotonic=lambda: float(next(clock))))
     monkeypatch.setattr(processes, "Admin", lambda _: nullcontext())
     monkeypatch.setattr(processes, "Positions", _Positions)
     monkeypatch.setattr(processes, "lags", lags)

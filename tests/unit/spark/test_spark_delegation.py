@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -178,7 +180,7 @@ def test_a_busy_node_is_asked_again_with_growing_pauses(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(delegation, "_PAUSE_S", 0.1)
-    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr(delegation, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append))
     cluster.unknown_for, cluster.refusal = 6, ServerBusyError("too many logins")
     assert token(cluster, place) == "t1"
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])

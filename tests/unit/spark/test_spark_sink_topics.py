@@ -46,8 +46,8 @@ class FakeCluster:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds; a pause advances the time."""
     now = [100.0]
-    monkeypatch.setattr(sink_topics.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(sink_topics.time, "sleep", lambda pause: now.__setitem__(0, now[0] + pause))
+    pause = lambda pause_s: now.__setitem__(0, now[0] + pause_s)  # noqa: E731
+    monkeypatch.setattr(sink_topics, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
     return now
 
 
