@@ -4,6 +4,7 @@ and 143 need a separate process. The tests of these codes are in tests/integrati
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ from headrace_tools.cli.app import run
 
 
 @pytest.fixture
-def nobody() -> str:
-    """An address without a listener."""
+def nobody() -> Iterator[str]:
+    """An address without a listener. The test holds the port, so that no other process listens there."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{held.getsockname()[1]}"
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 def test_0_is_done(capsys: pytest.CaptureFixture[str]) -> None:

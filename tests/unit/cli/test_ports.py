@@ -21,6 +21,8 @@ def test_a_port_that_is_listened_on_is_not_free_and_never_picked(rng: random.Ran
     state = rng.getstate()
     (first,) = ports.pick(1, chance=rng)
     with socket.socket() as taken:
+        # A port is free although connections to a former server are in TIME_WAIT.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", first))
         taken.listen()
         assert not ports.is_free(first)

@@ -165,12 +165,11 @@ async def test_who_sends_waits_while_the_other_side_does_not_read() -> None:
 
 @in_a_loop
 async def test_a_node_that_is_not_there_is_a_reset_connection() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    async with through(port) as (reader, *_):
-        with pytest.raises(ConnectionResetError):
-            await reader.read()
+    with socket.socket() as held:  # bound, so that no other process listens there
+        held.bind(("127.0.0.1", 0))
+        async with through(held.getsockname()[1]) as (reader, *_):
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
 
 
 @in_a_loop
