@@ -72,7 +72,7 @@ def test_a_failed_step_keeps_none_from_running_and_is_reported_after_all_of_them
 
 
 def test_a_step_beyond_its_limit_is_ended_and_called_so(checkout: Path) -> None:
-    done = ci(checkout, "step slow 1 bash -c 'echo begun; exec tail -f /dev/null'\nstep next 100 echo on")
+    done = ci(checkout, "step slow 3 bash -c 'echo begun; exec tail -f /dev/null'\nstep next 100 echo on")
     assert done.returncode == 1
     assert "TIMED OUT" in done.stderr
     assert "ci: slow | begun" in done.stderr

@@ -53,7 +53,7 @@ def test_an_event_is_one_line_at_its_own_severity(caplog):
     with caplog.at_level(logging.INFO, logger="test.events"):
         subscriber(BrokerFenced(broker_id=3, reason="no heartbeat for 9 s"))
         subscriber(PartitionClosed(partition=TopicPartition("orders", 1), deleted=True))  # debug: not wanted
-    (record,) = caplog.records
+    (record,) = (each for each in caplog.records if each.name == "test.events")
     assert (record.levelno, record.getMessage()) == (
         logging.WARNING,
         "BrokerFenced broker_id=3 reason='no heartbeat for 9 s'",
