@@ -60,9 +60,9 @@ def test_json_is_formatted_on_its_own_page_only_and_deep_json_stays_as_it_is() -
 def test_json_whose_lines_begin_with_many_spaces_is_formatted_up_to_the_cut() -> None:
     depth = 400  # formatted whole, this MB is 400 MB, and the console answers no one for 6 s
     value = b"[" * depth + b",".join([b"1"] * 499_600) + b"]" * depth
-    begun_s = time.process_time()
+    begun_s = time.thread_time()
     found = shown(value, limit=1_000, pretty=True)
-    assert time.process_time() - begun_s < 2
+    assert time.thread_time() - begun_s < 2
     assert (found.kind, found.is_cut, len(found.text)) == ("json", True, 1_000)
     assert len(json_text([[["x"] * 100_000]], 1_000)) < 2_000
 

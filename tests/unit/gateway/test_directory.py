@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace_controller.handlers import gateways as module
 from headrace_controller.handlers.gateways import COMPLETE_MS, FORGET_MS, GATEWAYS_MAX, HOLD_S, GatewayDirectory
 from headrace_core.errors import ServerBusyError
 from headrace_gateway.cluster import GatewayEntry, ListenerPorts
@@ -111,7 +112,7 @@ def test_the_version_differs_exactly_when_the_gateways_differ() -> None:
     assert 0 not in versions
 
 
-def test_an_announcement_waits_until_the_gateways_change() -> None:
+def test_an_announcement_waits_until_the_gateways_change(monkeypatch: pytest.MonkeyPatch) -> None:
     async def changes_after(change: Callable[[GatewayDirectory], object]) -> float:
         directory = GatewayDirectory()
         known = answer_to(directory, announcement(1), 5, 0).version
@@ -122,7 +123,9 @@ def test_an_announcement_waits_until_the_gateways_change() -> None:
         await waiting
         return time.monotonic() - began_s
 
-    assert asyncio.run(changes_after(lambda directory: directory.announce(announcement(2), 5, 1))) < HOLD_S / 2
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "HOLD_S", 60.0)
+        assert asyncio.run(changes_after(lambda directory: directory.announce(announcement(2), 5, 1))) < 60.0 / 2
     assert asyncio.run(changes_after(lambda directory: directory.announce(announcement(1), 5, 1))) >= HOLD_S * 0.9
 
 

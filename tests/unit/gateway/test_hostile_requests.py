@@ -74,9 +74,9 @@ def test_creating_many_topics_takes_time_in_proportion_to_their_number() -> None
     """Names were compared each with each: a request of 4 MiB stopped all clients of a gateway for a minute."""
     names = [f"{'n' * 200}{number:06}" for number in range(15_000)]
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in names]
-    began = time.process_time()
+    began = time.thread_time()
     answer = handled(CountingUpstream(), create_topics, Api.CREATE_TOPICS, 5, topics=[*topics, topics[0]])
-    assert time.process_time() - began < 1.5
+    assert time.thread_time() - began < 1.5
     assert [each["name"] for each in answer["topics"] if each.get("error_code") == 42] == names[:1]
 
 
@@ -99,9 +99,9 @@ def test_names_of_which_half_are_refused_take_time_in_proportion_to_their_number
     names = [f"{kind}-{number:06}" for number in range(7_000) for kind in ("mine", "other")]
     authorization = Authorization(Authorizer([entry]))
     topics = [{"name": name} for name in names]
-    began = time.process_time()
+    began = time.thread_time()
     answer = handled(CountingUpstream(), handler, api, version, authorization, topics=topics, **more)
-    assert time.process_time() - began < 1.0
+    assert time.thread_time() - began < 1.0
     refused = [each["name"] for each in answer["topics"] if each["error_code"] == TopicAuthorizationFailedError.number]
     assert sorted(refused) == sorted(name for name in names if name.startswith("other"))
 

@@ -147,10 +147,10 @@ def test_a_message_has_a_bounded_number_of_items() -> None:
     flexible = schema.request_body(Api.LIST_GROUPS, 5)
     tags = bytearray(b"\x01\x01")
     put_varint(tags, ITEMS_MAX + 1)
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(WireError, match=f"more than {ITEMS_MAX} items"):
         flexible.read(bytes(tags) + bytes(1 << 20))
-    assert time.process_time() - began < 1
+    assert time.thread_time() - began < 1
 
 
 def test_a_handler_needs_no_version_checks() -> None:

@@ -15,13 +15,13 @@ def test_a_table_with_many_columns_is_parsed_in_seconds() -> None:
     """Each column was compared with all columns before it, again for each column: 5,000 took minutes, in which Ctrl-C
     had no effect."""
     columns = [f"c{number} INT" for number in range(5_000)]
-    began = time.monotonic()
+    began_s = time.thread_time()
     (table,) = parse(Source(f"CREATE TABLE t ({', '.join(columns)})"))
     assert len(table.columns) == 5_000  # type: ignore[union-attr]
     with pytest.raises(SqlError, match="two columns have the name C7"):
         list(parse(Source(f"CREATE TABLE t ({', '.join([*columns, 'C7 INT'])})")))
     assert len(set(distinct(["id"] * 5_000))) == 5_000
-    assert time.monotonic() - began < 20
+    assert time.thread_time() - began_s < 20
 
 
 def test_a_fault_of_columns_is_the_first_one() -> None:

@@ -198,10 +198,10 @@ def test_a_batch_beyond_the_limit_is_refused_as_a_whole(monkeypatch: pytest.Monk
 def test_a_hostile_batch_takes_little_time() -> None:
     schema = record(("f", {"type": "array", "items": "null"}))
     rows = [b"\xfe\x99\x0c\x00"] * 1000  # 99,967 nulls in 4 bytes, a thousand times
-    began = time.process_time()
+    began = time.thread_time()
     found = decode(schema, rows)
     assert len(found.values) == 1000
-    assert time.process_time() - began < 20
+    assert time.thread_time() - began < 20
 
 
 # --- resolution -------------------------------------------------------------------------------------------------------
@@ -297,9 +297,9 @@ def test_bad_rows_cost_no_more_after_many_good_ones() -> None:
     schema = {"type": "array", "items": ["int", "string", "long", "boolean"]}
     good = encoder(typed(schema)).encode([1, True] * 500)
     rows = [good] * 1000 + [b"\x02\x02\x09"] * 9000
-    began = time.process_time()
+    began = time.thread_time()
     found = decode(schema, rows)
-    assert time.process_time() - began < 3
+    assert time.thread_time() - began < 3
     assert len(found.reasons) == 9000
     assert found.values[999].as_py() == [1, True] * 500
 

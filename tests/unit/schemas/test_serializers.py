@@ -489,10 +489,10 @@ def test_the_expressions_of_a_schema_have_a_limit_of_memory(fake: FakeRegistry, 
     """A schema of 15 KB once took a consumer 20 s and 2.7 GB."""
     many = {f"field{number}": {"pattern": rf"\pL{{100}}{number}"} for number in range(300)}
     fake.add("orders-value", {"schema": json.dumps({"properties": many}), "schemaType": "JSON"})
-    began_s = time.process_time()
+    began_s = time.thread_time()
     with pytest.raises(InvalidSchemaError, match=r'not a "regex" that compiles to at most 447392 bytes \(.* 300 expr'):
         JsonDeserializer(registry)("orders", b'\0\0\0\0\1{"field1": "a"}')
-    assert time.process_time() - began_s < 15
+    assert time.thread_time() - began_s < 15
     some = {
         f"^{letter}": {"type": "string", "pattern": rf"^\pL{{1,40}}{letter}?$"} for letter in "abcdefghijklmnopqrst"
     }

@@ -132,13 +132,13 @@ RATIO_MAX = 1.5
 
 
 def medians(one: Callable[[], object], other: Callable[[], object], pairs: int = PAIRS) -> tuple[float, float]:
-    """Processor time of each, in seconds; they take turns, so a busy machine slows both."""
+    """Processor time of this thread for each, in seconds; they take turns, so a busy machine slows both."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(pairs):
         for work, spent in ((one, times[0]), (other, times[1])):
-            started_s = time.process_time()
+            started_s = time.thread_time()
             work()
-            spent.append(time.process_time() - started_s)
+            spent.append(time.thread_time() - started_s)
     return statistics.median(times[0]), statistics.median(times[1])
 
 

@@ -7,7 +7,6 @@ import datetime
 import functools
 import math
 import re
-import time
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace_core.metrics import catalog
+from headrace_core.metrics import exposition as exposition_module
 from headrace_core.metrics.exposition import Exposition
 from headrace_core.metrics.histogram import DURATION_BOUNDS_S, Histogram, RecentQuantiles, quantile
 from headrace_core.metrics.model import COLUMN_MAX, Column, Kind, Metric, Quantiles, Row, Rows, Source, in_columns
@@ -206,53 +206,60 @@ async def test_scrapes_at_the_same_time_share_one_collection() -> None:
     assert calls == [1]
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The node's clock in seconds, which the test sets."""
+    now_s = [1_000_000.0]
+    clocks = dict.fromkeys(("time", "monotonic", "perf_counter"), lambda: now_s[0])
+    monkeypatch.setattr(exposition_module, "time", SimpleNamespace(**clocks))
+    return now_s
+
+
 @on_loop
-async def test_a_greedy_scraper_does_not_keep_the_collectors_at_work() -> None:
+async def test_a_greedy_scraper_does_not_keep_the_collectors_at_work(clock: list[float]) -> None:
     calls = []
 
     def slow() -> Rows:
         calls.append(1)
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < 0.1:
+        for _ in range(8):
+            clock[0] += 0.125
             yield None
         yield Row(catalog.BROKERS, (), len(calls))
 
     exposition = Exposition()
     exposition.add(slow)
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < 0.4:
+    for _ in range(8):
         assert b"kafka_brokers 1\n" in await exposition.body(openmetrics=False)
-        await asyncio.sleep(0)
+        clock[0] += 0.5
     assert calls == [1], "the text holds four times as long as its collection took"
+    clock[0] += 0.5
+    assert b"kafka_brokers 2\n" in await exposition.body(openmetrics=False)
 
 
 @pytest.mark.parametrize("openmetrics", [True, False])
 @on_loop
-async def test_the_nodes_clock_is_that_of_the_scrape_also_in_a_text_that_scrapes_share(openmetrics: bool) -> None:
+async def test_the_nodes_clock_is_that_of_the_scrape_also_in_a_text_that_scrapes_share(
+    openmetrics: bool, clock: list[float]
+) -> None:
     """An old clock would look like a clock that is wrong, to the second of two Prometheus servers."""
     calls = []
 
     def slow() -> Rows:
         calls.append(1)
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < 0.1:
-            yield None
+        clock[0] += 1
         yield Row(catalog.BROKERS, (), 3)
 
     exposition = Exposition()
     exposition.add(slow)
     shown: list[str] = []
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < 0.4:
-        asked_s = time.time()
+    for _ in range(8):
+        asked_s = clock[0]
         text = await exposition.text(openmetrics=openmetrics)
         (found,) = re.findall(r"(?m)^headrace_time_seconds (\S+)$", text)
-        assert float(found) >= asked_s
-        if not shown:
-            assert float(found) - asked_s < 0.5 * (time.time() - asked_s), "not the time at which the collection ended"
+        assert float(found) == asked_s, "not the time at which the collection ended"
         shown.append(found)
         assert text.endswith("# EOF\n") is openmetrics
-        await asyncio.sleep(0)
+        clock[0] += 0.5
     assert calls == [1], "the text holds four times as long as its collection took"
 
 

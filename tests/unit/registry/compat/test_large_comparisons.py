@@ -19,9 +19,9 @@ from headrace_registry.schemas import Parsed, Schema, SchemaType, parse
 
 @pytest.fixture(autouse=True)
 def _in_time() -> Iterator[None]:
-    started = time.process_time()
+    started = time.thread_time()
     yield
-    assert time.process_time() - started < 5
+    assert time.thread_time() - started < 5
 
 
 def avro(value: Any) -> Parsed:

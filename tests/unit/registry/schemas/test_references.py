@@ -63,10 +63,10 @@ def test_a_long_chain_of_references_needs_no_deep_stack() -> None:
 def test_references_may_have_eight_mebibytes_in_all() -> None:
     text = '{"type":"record","name":"%s","doc":"' + "x" * (1 << 19) + '","fields":[]}'
     resolved = {f"R{index}": Schema(SchemaType.AVRO, text % f"R{index}") for index in range(20)}
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(InvalidSchemaError, match="the schema references too much"):
         parse(record("A", *resolved), resolved)
-    assert time.process_time() - started < 5  # 0.4 s on an idle machine
+    assert time.thread_time() - started < 5  # 0.4 s on an idle machine
 
 
 def test_normalized_references_are_sorted_and_unique() -> None:
