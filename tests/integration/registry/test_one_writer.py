@@ -282,7 +282,7 @@ def test_two_replicas_with_one_url_are_reported(replicas: Replicas, caplog: pyte
 def test_a_refused_decision_and_a_write_that_takes_too_long_are_errors_of_the_caller(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replicas = Replicas(cluster, "slow-writes", write_timeout_s=0.3)
+    replicas = Replicas(cluster, "slow-writes")
 
     async def never(producer: AsyncProducer) -> None:
         await asyncio.sleep(3600)
@@ -295,6 +295,7 @@ def test_a_refused_decision_and_a_write_that_takes_too_long_are_errors_of_the_ca
             await writer.write(replicas.registering(2, "one"))
         with monkeypatch.context() as patched:
             patched.setattr(AsyncProducer, "commit_transaction", never)
+            patched.setattr(writer, "settings", replace(writer.settings, write_timeout_s=0.3))
             with pytest.raises(WriteTimeoutError, match=r"not committed within 0\.3 s and may still take effect"):
                 await writer.write(replicas.registering(3))
 
