@@ -92,8 +92,18 @@ async def _is_closed(reader: asyncio.StreamReader) -> bool:
         return True
 
 
+def _has_ended(reader: asyncio.StreamReader) -> bool:
+    return reader.at_eof() or reader.exception() is not None
+
+
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headrace_console.console, "Connections", lambda: Connections(ABOVE_ALL))
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request must arrive within a second."""
     monkeypatch.setattr(headrace_console.console, "Connections", lambda: Connections(ABOVE_ALL, 1.0))
 
 
@@ -118,7 +128,7 @@ async def test_half_requests_of_a_stranger_keep_no_visitor_out(few: None, caplog
 
 
 @on_both_loops
-async def test_a_connection_without_a_request_is_closed_in_time(few: None) -> None:
+async def test_a_connection_without_a_request_is_closed_in_time(hurried: None) -> None:
     async with _console() as node:
         reader, _ = await _open(node, "127.0.0.1", b"GET / HT")
         assert not await asyncio.wait_for(reader.read(), 10)
@@ -128,12 +138,14 @@ async def test_a_connection_without_a_request_is_closed_in_time(few: None) -> No
 async def test_connections_without_a_handshake_keep_no_visitor_out(
     few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_connections, "HANDSHAKE_S", 1.0)
     authority = TestAuthority(tmp_path)
     source = TlsSource(TlsSettings(keystore_location=str(authority.issue("own.pem"))), needs_key=True, where="")
     trusted = ssl.create_default_context(cafile=str(authority.ca))
     async with _console(HttpGuard(source)) as node:
-        held = [await _open(node, "127.0.0.1", b"\x16\x03") for _ in range(3 * ABOVE_ALL)]
+        with monkeypatch.context() as patched:  # only for the stranger: a visitor's handshake may be slow
+            patched.setattr(http_connections, "HANDSHAKE_S", 1.0)
+            held = [await _open(node, "127.0.0.1", b"\x16\x03") for _ in range(3 * ABOVE_ALL)]
+            await until_async(lambda: sum(_has_ended(each) for each, _ in held) >= 2 * ABOVE_ALL)
         for _ in range(2):
             reader, _ = await _open(node, "127.0.0.2", REQUEST, ssl=trusted)
             assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 200 ")
