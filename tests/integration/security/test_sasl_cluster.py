@@ -10,6 +10,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, Producer, ScramMechanism, UserScramCredentialUpsertion
 from headrace.errors import HeadraceError, SaslAuthenticationFailedError
+from tests.worlds.waiting import until
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_root="r00t";'
 PASSWORD = "pl4nted-s3cret"
@@ -54,15 +55,18 @@ def test_streams_outlive_their_session(cluster: LocalCluster, mechanism: str) ->
         Consumer({**config, "group.id": group, "auto.offset.reset": "earliest"}) as consumer,
     ):
         consumer.subscribe(["orders"])
-        sent, got, ends_s = 0, 0, time.monotonic() + 3.5  # more than two sessions
-        while time.monotonic() < ends_s:
+        sent, ends_s = 0, time.monotonic() + 3.5  # more than two sessions
+        got: list[bytes | None] = []
+        while time.monotonic() < ends_s or sent <= 20:
             producer.send("orders", value=mechanism.encode()).result(timeout=10)
             sent += 1
-            got += sum(record.value == mechanism.encode() for record in consumer.poll(timeout=0.05))
-        deadline_s = time.monotonic() + 10
-        while got < sent and time.monotonic() < deadline_s:
-            got += sum(record.value == mechanism.encode() for record in consumer.poll(timeout=0.2))
-        assert got == sent > 20
+            got += [record.value for record in consumer.poll(timeout=0.05)]
+        until(
+            lambda: (
+                got.extend(each.value for each in consumer.poll(timeout=0.2)) or got.count(mechanism.encode()) >= sent
+            )
+        )
+        assert got.count(mechanism.encode()) == sent
 
 
 def test_wrong_credentials_are_a_quick_typed_error_without_the_password(cluster: LocalCluster) -> None:
