@@ -37,10 +37,12 @@ def gateway(cluster: LocalCluster) -> Iterator[Gateway]:
 
 
 @pytest.fixture
-def topic(cluster: LocalCluster) -> str:
+def topic(cluster: LocalCluster, gateway: Gateway) -> str:
+    """A topic that the gateway knows."""
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         if "orders" not in admin.list_topics():
             admin.create_topics([NewTopic("orders", partitions=3, replication_factor=2)])
+    until(lambda: gateway.cluster.topic("orders") is not None)
     return "orders"
 
 

@@ -85,5 +85,5 @@ def test_a_consumer_reads_from_the_replica_in_its_rack(
     producer.produce(TOPIC, b"last", partition=0)
     assert producer.flush(CLUSTER_S) == 0
     until(lambda: has_moved() and b"last" in values, "the record that was sent to a near reader", CLUSTER_S)
-    consumer.close()
     assert brokers == near
+    consumer.close()

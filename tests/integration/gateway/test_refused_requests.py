@@ -17,11 +17,14 @@ from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import NO_UUID
 from tests.worlds.gateways import running_gateway
 from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.waiting import until
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION = 0, 3, 29, 35
 CORRUPT_MESSAGE, REQUEST_TIMED_OUT, INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_RECORD = 2, 7, 17, 36, 87
 INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG, INVALID_REQUEST = 37, 38, 40, 42
 ELECTION_NOT_NEEDED = 84
+#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: clients try again.
+NOT_READY = {14, 15, 16}
 DEFAULT = -1
 TOPIC, BROKER = 2, 4  #: Types of resources that have a configuration.
 SET, DELETE = 0, 1  #: Operations of IncrementalAlterConfigs.
@@ -274,14 +277,24 @@ def test_a_topic_that_a_request_names_twice_has_its_offsets_in_one_place(wire: K
 def commit(wire: KafkaWire, group: str, topic: str, *partitions: int) -> None:
     wire.ask(Api.FIND_COORDINATOR, key_type=0, coordinator_keys=[group])
     offsets = [{"partition_index": index, "committed_offset": 5, "committed_metadata": ""} for index in partitions]
-    answer = wire.ask(Api.OFFSET_COMMIT, 9, group_id=group, topics=[{"name": topic, "partitions": offsets}])
-    assert {each.error_code for each in answer.topics[0].partitions} == {NONE}
+
+    def codes() -> set[int]:
+        answer = wire.ask(Api.OFFSET_COMMIT, 9, group_id=group, topics=[{"name": topic, "partitions": offsets}])
+        return {each.error_code for each in answer.topics[0].partitions}
+
+    found = until(lambda: not (codes_now := codes()) & NOT_READY and codes_now, "the group has a coordinator")
+    assert found == {NONE}
 
 
 def test_a_transaction_contains_no_partition_of_an_internal_topic(wire: KafkaWire) -> None:
     wire.ask(Api.FIND_COORDINATOR, key_type=0, coordinator_keys=["payers"])
     wire.ask(Api.FIND_COORDINATOR, key_type=1, coordinator_keys=["payments"])
-    producer = wire.ask(Api.INIT_PRODUCER_ID, 4, transactional_id="payments", transaction_timeout=60_000)
+
+    def initialized() -> Any:
+        answer = wire.ask(Api.INIT_PRODUCER_ID, 4, transactional_id="payments", transaction_timeout=60_000)
+        return None if answer.error_code in NOT_READY else answer
+
+    producer = until(initialized, "the transactional id has a coordinator")
     answer = wire.ask(
         Api.ADD_PARTITIONS_TO_TXN,
         3,
