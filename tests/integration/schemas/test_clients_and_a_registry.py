@@ -304,29 +304,48 @@ def test_a_send_waits_for_the_registry_up_to_max_block_ms(
         "max_block_ms": 300,
     }
     topic = f"blocked-{kind}"
+    serializer = settings["value_serializer"]
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.partitions_for(topic)  # creates the topic, which may take longer than max.block.ms
     fake.gate.clear()
 
     async def scenario() -> None:
         async with AsyncProducer(**settings) as producer:
-            await producer.partitions_for(topic)
+            while not await knows_async(producer, topic):
+                pass
             with pytest.raises(RequestTimedOutError, match=r"the schema registry.* within max\.block\.ms=300"):
                 await producer.send(topic, {"id": 1})
             with pytest.raises(RequestTimedOutError):
                 await producer.send_many(topic, [{"id": 1}])
             fake.gate.set()
+            await asyncio.to_thread(serializer, topic, {"id": 1})  # the registry's answer
             await producer.send_and_wait(topic, {"id": 1})
 
     if kind == "async":
         asyncio.run(scenario())
         return
     with Producer(**settings) as producer:
-        producer.partitions_for(topic)
+        until(lambda: knows(producer, topic))
         with pytest.raises(RequestTimedOutError, match=r"the schema registry.* within max\.block\.ms=300"):
             producer.send(topic, {"id": 1})
         with pytest.raises(RequestTimedOutError):
             producer.send_many(topic, [{"id": 1}])
         fake.gate.set()
+        serializer(topic, {"id": 1})  # the registry's answer
         producer.send(topic, {"id": 1}).result(30)
+
+
+def knows(producer: Producer, topic: str) -> bool:
+    """Whether a producer that waits for a short time has the topic's metadata."""
+    with suppress(RequestTimedOutError):
+        return bool(producer.partitions_for(topic))
+    return False
+
+
+async def knows_async(producer: AsyncProducer, topic: str) -> bool:
+    with suppress(RequestTimedOutError):
+        return bool(await producer.partitions_for(topic))
+    return False
 
 
 def test_a_callback_must_not_wait_for_the_registry(
