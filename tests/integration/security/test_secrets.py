@@ -11,13 +11,14 @@ import pytest
 from headrace import Admin, LocalCluster, Producer, ScramMechanism, UserScramCredentialUpsertion
 from headrace.errors import SaslAuthenticationFailedError
 from headrace_tools.cli.app import run
+from tests.worlds.whole_files import contents_of
 
 
 def holders(directory: Path, secret: str) -> list[str]:
     """The files below ``directory`` that contain the secret."""
-    files = [each for each in directory.rglob("*") if each.is_file()]
+    files = contents_of(directory)
     assert any(each.suffix == ".log" for each in files), "no log file was searched"
-    return [str(each.relative_to(directory)) for each in files if secret.encode() in each.read_bytes()]
+    return [str(each.relative_to(directory)) for each, content in files.items() if secret.encode() in content]
 
 
 def command_lines() -> bytes:

@@ -31,6 +31,7 @@ from tests.integration.security.test_secrets import holders
 from tests.worlds.kafka_wire import ClosedError, KafkaWire
 from tests.worlds.sasl_doors import Refused, SdkDoor, log_in
 from tests.worlds.waiting import until
+from tests.worlds.whole_files import contents_of
 
 MECHANISM = SHA_512.name
 NODES = ("broker-1", "controller-1")  #: The nodes that serve the calls.
@@ -192,7 +193,7 @@ def test_the_hmac_is_in_no_file_and_no_log(
     for secret in (token.password, token.hmac.hex()):
         assert [each for each in shown if secret in each] == []
         assert holders(cluster.directory, secret) == []
-    assert [path for path in cluster.directory.rglob("*") if path.is_file() and token.hmac in path.read_bytes()] == []
+    assert [path for path, content in contents_of(cluster.directory).items() if token.hmac in content] == []
 
 
 def test_a_removed_token_ends_its_sessions_and_their_streams(cluster: LocalCluster) -> None:
