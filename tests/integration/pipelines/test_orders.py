@@ -97,8 +97,7 @@ def handled(access: Access) -> int:
 
 
 def replies(access: Access) -> Counter[str]:
-    with Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer:
-        found = [record for records in records_in_topic(consumer, schema.REPLIES) for record in records]
+    found = [record for records in stored(access, schema.REPLIES) for record in records]
     return Counter(json.loads(record.value or b"")["outcome"] for record in found)
 
 
@@ -164,8 +163,10 @@ def test_the_next_owner_restores_what_the_former_had(access: Access, url: str, s
 
 
 def stored(access: Access, topic: str) -> list[list[Any]]:
-    with Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer:
-        return list(records_in_topic(consumer, topic))
+    """All committed records. (A commit is acknowledged before its markers are in all partitions.)"""
+    committed = Consumer(access.consumer() | {"isolation.level": "read_committed"})
+    with committed as consumer, Consumer(access.consumer()) as ends:
+        return list(records_in_topic(consumer, topic, ends=ends))
 
 
 def test_a_restore_reads_few_events_behind_a_snapshot(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
