@@ -61,15 +61,14 @@ class Prometheus:
         self._wait(set(), set(names), within_s)
 
     def _wait(self, firing: set[str], clear: set[str], within_s: float) -> None:
-        deadline_s = time.monotonic() + within_s
-        while True:
-            now = self.firing()
-            if firing <= now and not clear & now:
-                return
-            assert time.monotonic() < deadline_s, (
+        until(
+            lambda: firing <= (now := self.firing()) and not clear & now,
+            lambda: (
                 f"wanted {sorted(firing)}, not {sorted(clear)}; firing {[each['labels'] for each in self._alerts()]}"
-            )
-            time.sleep(0.25)
+            ),
+            within_s,
+            pause_s=0.25,
+        )
 
     def delivered(self) -> set[str]:
         """The names of the alerts that have reached Alertmanager."""
