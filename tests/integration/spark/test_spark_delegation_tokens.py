@@ -114,11 +114,14 @@ def test_tasks_get_tokens_and_never_the_password(spark: Any, cluster: LocalClust
     given = options(cluster, **WITH_TOKENS)
     rows = spark.range(100).selectExpr("cast(cast(id as string) as binary) as value")
     rows.write.format("headrace").options(**given).option("topic", "batch").mode("append").save()
+    early = tokens(cluster)  # one, or on a slow machine also its successor
     read = spark.read.format("headrace").options(**given).option("subscribe", "batch").load()
     assert sorted(int(row.value) for row in read.collect()) == list(range(100))
 
-    (first,) = tokens(cluster)
-    assert in_memory_of_workers(PASSWORD, first) == {first}
+    early |= tokens(cluster)
+    found = in_memory_of_workers(PASSWORD, *early)
+    assert found, "no task had a token"
+    assert PASSWORD not in found
 
     stream = spark.readStream.format("headrace").options(**given).option("subscribe", "in")
     query = (
@@ -132,7 +135,7 @@ def test_tasks_get_tokens_and_never_the_password(spark: Any, cluster: LocalClust
         .start()
     )
     plain = login(cluster, "PLAIN", "root", ROOT_PASSWORD)
-    used: set[str] = {first}
+    used = set(early)
     try:
         with (
             Producer(plain) as producer,
@@ -145,14 +148,14 @@ def test_tasks_get_tokens_and_never_the_password(spark: Any, cluster: LocalClust
                 assert record.value == str(number).encode()
                 present = tokens(cluster)
                 used |= present
-                if len(used) >= 3 and first not in present:  # replaced twice, and the first one has expired
+                if len(used) >= len(early) + 2 and not early & present:  # replaced twice, and the first have expired
                     break
         assert query.exception() is None
     finally:
         query.stop()
     found = in_memory_of_workers(PASSWORD, *used)
     assert PASSWORD not in found
-    assert found - {first}, "no task had a later token"
+    assert found - early, "no task had a later token"
 
     # The search finds what is there: without the option, tasks log in as the driver does.
     spark.read.format("headrace").options(**options(cluster)).option("subscribe", "batch").load().collect()
