@@ -122,13 +122,16 @@ def test_a_run_is_watched_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixt
     with (tmp_path / "said").open("w") as said:
         running = subprocess.Popen([*RUN, "--out", str(tmp_path), "--speed", "500"], stdout=said)
     try:
+        names = {"requests", "sessions", "counts", "conversions"}
         queries: dict[str, Any] = {}
-        while not any(query["lag_s"] is not None and query["batch"] for query in queries.values()):
+        while set(queries) != names or not any(
+            each["lag_s"] is not None and each["batch"] for each in queries.values()
+        ):
             assert running.poll() is None, (tmp_path / "said").read_text()[-3000:]
             with pytest.raises(subprocess.TimeoutExpired):
                 running.wait(1)
             queries = {query["query"]: query for query in status()["queries"]}
-        assert set(queries) <= {"requests", "sessions", "counts", "conversions"}
+            assert set(queries) <= names
         assert cli.main(["stop", *where]) == 0
         assert json.loads(capsys.readouterr().out)["state"] == "stopped"
         assert running.wait(60) == 143
@@ -137,7 +140,7 @@ def test_a_run_is_watched_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixt
         running.wait()
     said_last = json.loads((tmp_path / "said").read_text().splitlines()[-1])
     after = {query["query"]: query for query in status()["queries"]}
-    assert set(after) == {"requests", "sessions", "counts", "conversions"}
+    assert set(after) == names
     # A tick and transaction markers are records of the log too, so the position is not smaller than the rows.
     assert after["requests"]["position"] >= said_last["queries"]["requests"]["rows"] > 0
     assert all(query["next_batch"] is None or query["next_batch"] == query["batch"] + 1 for query in after.values())

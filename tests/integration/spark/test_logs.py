@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -94,18 +95,23 @@ def test_late_lines_are_in_no_window_and_fail_no_run(headrace_cluster: LocalClus
     assert json.loads((tmp_path / "out/details.json").read_text())["late_dropped"] == 2
 
 
+def shippers(run: Run) -> list[psutil.Process]:
+    found = []
+    for each in psutil.Process(run.process.pid).children():
+        with contextlib.suppress(psutil.Error):  # another child has ended
+            found += [each] if MODULE in each.cmdline() else []
+    return found
+
+
 @pytest.mark.headrace_cluster(brokers=1, controllers=1)
 def test_a_killed_shipper_costs_no_line_and_doubles_none(
     headrace_cluster: LocalCluster, tmp_path: Path, rng: random.Random
 ) -> None:
     run = Run("logs", tmp_path, ["--bootstrap-servers", headrace_cluster.bootstrap_servers])
 
-    def shipper() -> list[psutil.Process]:
-        return [each for each in psutil.Process(run.process.pid).children() if MODULE in each.cmdline()]
-
     try:
         run.wait_for(rng.randrange(1, 5_000))
-        (killed,) = until(shipper, "a shipper runs")
+        (killed,) = until(lambda: shippers(run), "a shipper runs")
         killed.kill()
         summary = run.summary()
     finally:
@@ -119,7 +125,7 @@ def test_no_shipper_outlives_a_killed_run(headrace_cluster: LocalCluster, tmp_pa
     run = Run("logs", tmp_path, ["--bootstrap-servers", headrace_cluster.bootstrap_servers])
     try:
         run.wait_for(1)
-        (shipper,) = [each for each in psutil.Process(run.process.pid).children() if MODULE in each.cmdline()]
+        (shipper,) = until(lambda: shippers(run), "a shipper runs")
     finally:
         run.kill()
     until(lambda: not shipper.is_running() or shipper.status() == psutil.STATUS_ZOMBIE, "the shipper has ended")
