@@ -14,6 +14,7 @@ import pytest
 
 from headrace import Admin
 from headrace.partitioners import key_partition
+from headrace_core.testing.verdicts import NotInTimeError
 
 pytestmark = [pytest.mark.spark]
 
@@ -140,8 +141,8 @@ def test_a_stream_appends_its_rows_and_complete_mode_its_whole_result_each_time(
     def run(frame: Any, mode: str, to_topic: str) -> None:
         writer = to(frame.writeStream.outputMode(mode), headrace, topic=to_topic)
         query = writer.option("checkpointLocation", str(tmp_path / mode)).trigger(availableNow=True).start()
-        query.awaitTermination(60)
-        assert not query.isActive
+        if not query.awaitTermination(60):
+            raise NotInTimeError("the query has not ended within a minute")
 
     frame = source("readStream", subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20").load()
     run(frame, "append", appended)

@@ -43,8 +43,8 @@ def run_available_now(
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(60)
-    assert not query.isActive
+    if not query.awaitTermination(60):
+        raise NotInTimeError("the query has not ended within a minute")
     batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
     return batches, positions(frame.sparkSession.read.parquet(str(directory / "out")))
 
