@@ -178,6 +178,7 @@ def test_what_is_confirmed_and_not_applied_makes_nothing_younger() -> None:
                 busy.clear()
                 begun_s = asyncio.get_running_loop().time()
                 quorum.topic("a")
+                await until(lambda: follower.lag.records == 1, "a barrier to confirm the new record")
                 await until(lambda: (follower.lag.ms or 0) > 600, "the lag to grow while barriers succeed")
                 assert follower.lag.records == 1
                 assert (asyncio.get_running_loop().time() - begun_s) * 1_000 <= (follower.lag.ms or 0) + 5

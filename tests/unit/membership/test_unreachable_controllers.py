@@ -95,7 +95,7 @@ async def _try_for_one_line(what: str, address: str, caplog: pytest.LogCaptureFi
         work = asyncio.ensure_future(MetadataFollower([address], "c").run())
     try:
         async with asyncio.timeout(60):
-            while not caplog.records:
+            while not logged(caplog):
                 assert not work.done(), work
                 await asyncio.sleep(0.01)
     finally:
