@@ -145,7 +145,7 @@ def test_a_thousand_partitions_are_placed_with_a_handful_of_questions(fake: Any)
 def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any) -> None:
     with (
         consumer(fake, metadata_max_age_ms=20) as inp,
-        Producer(bootstrap_servers=fake.bootstrap_servers, metadata_max_age_ms=20, max_block_ms=300) as out,
+        Producer(bootstrap_servers=fake.bootstrap_servers, metadata_max_age_ms=20, max_block_ms=2_000) as out,
     ):
         out.send("t", b"1").result(60)
         assert inp.partitions_for("t") == [0]

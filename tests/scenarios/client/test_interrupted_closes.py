@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from headrace import AsyncProducer, Producer
 from headrace.errors import ClosedError, UnknownOutcomeError
-from tests.worlds.waiting import until
+from tests.worlds.waiting import until, until_async
 
 LIMIT_S = 30.0
 
@@ -56,13 +57,23 @@ class Remains:
 
 
 def interrupt(when: threading.Event) -> threading.Thread:
-    """Press Ctrl-C in the main thread after ``when``."""
+    """Press Ctrl-C in the main thread after ``when``, while the main thread waits in ``Producer.close``. (An earlier
+    SIGINT would end the run of the tests.)"""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def waits_in_close() -> bool:
+        frame = sys._current_frames()[main]
+        is_waiting = frame.f_globals["__name__"] == "threading"
+        callers = []
+        while frame.f_back is not None:
+            frame = frame.f_back
+            callers.append(frame.f_code)
+        return is_waiting and Producer.close.__code__ in callers
 
     def press() -> None:
         assert when.wait(LIMIT_S)
-        threading.Event().wait(0.05)  # so that the main thread waits for the answer
-        main = threading.main_thread().ident
-        assert main is not None
+        until(waits_in_close)
         signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -86,9 +97,11 @@ def test_cancelled_close_in_an_abort_shuts_down(fake: Any, silent: Coordinator) 
         await out.begin_transaction()
         await (await out.send("t", b"v"))
         remains = Remains(out)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(out.close(), 0.3)
-        assert silent.held.is_set()
+        closing = asyncio.create_task(out.close())
+        await until_async(silent.held.is_set)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
         remains.assert_none()
         await asyncio.wait_for(out.close(), LIMIT_S)
         with pytest.raises(ClosedError):

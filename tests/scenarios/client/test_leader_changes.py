@@ -258,7 +258,7 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
 
 def test_errors_say_who_led_last_and_whether_it_may_be_written(fake: Any) -> None:
     fake.watchable = True
-    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
+    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=2_000) as out:
         out.send("t", b"0").result(60)
         fake.move("t", 0, -1)
         until(lambda: out._core.engine.metadata.snapshot.topics["t"].partitions[0].leader == -1)

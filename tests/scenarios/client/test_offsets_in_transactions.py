@@ -154,7 +154,7 @@ def test_offsets_of_pending_transactions_are_awaited(inputs: Any, transactions: 
         with out.transaction():
             out.send_offsets(inp)
         with pytest.raises(RequestTimedOutError, match="pending"):
-            inp.seek_to_committed(timeout=0.2)
+            inp.seek_to_committed(timeout=2)
         transactions.markers_held = False
         transactions.write_markers()
         inp.seek_to_committed()
@@ -203,7 +203,7 @@ def test_offsets_without_an_answer_cannot_be_committed(fake: Any, transactions: 
     transactions.on_call = lambda method, request: (
         CoordinatorLoadInProgressError("an error set by the test") if method == "CommitTransactionOffsets" else None
     )
-    with producer(fake, max_block_ms=200) as out:
+    with producer(fake, max_block_ms=2_000) as out:
         out.begin_transaction()
         out.send("t", b"a").result(10)
         with pytest.raises(TransactionAbortableError, match=r"REQUEST_TIMED_OUT.*an error set by the test"):

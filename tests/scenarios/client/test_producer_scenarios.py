@@ -184,9 +184,11 @@ def test_broken_stream_is_opened_again_and_nothing_acknowledged_is_lost(fake: An
 
 def test_outcome_is_unknown_when_the_broker_never_answers(fake: Any) -> None:
     fake.on_produce = lambda broker, item: "silent"
-    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
+    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=2_000) as out:
         future = out.send("t", b"v")
-        with pytest.raises(UnknownOutcomeError, match=r"within delivery.timeout.ms=400: they may or may not be in the"):
+        with pytest.raises(
+            UnknownOutcomeError, match=r"within delivery.timeout.ms=2000: they may or may not be in the"
+        ):
             future.result(60)
 
 
@@ -218,10 +220,10 @@ def test_retries_zero_gives_the_first_failure(fake: Any) -> None:
 
 
 def test_partition_without_a_leader_times_out_saying_so(fake: Any) -> None:
-    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=300) as out:
+    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=2_000) as out:
         out.send("t", b"v").result(60)
         fake.move("t", 0, -1)
-        error = out.send("t", b"v").exception(10)
+        error = out.send("t", b"v").exception(60)
     assert isinstance(error, DeliveryTimeoutError)
     assert "no leader" in error.message
 
@@ -249,7 +251,7 @@ def test_full_buffer_blocks_until_there_is_room(fake: Any) -> None:
 
 def test_buffer_that_stays_full_is_an_error_after_max_block(fake: Any) -> None:
     fake.hold_answers(True)
-    with producer(fake, buffer_memory=1_000, max_block_ms=100) as out:
+    with producer(fake, buffer_memory=1_000, max_block_ms=2_000) as out:
         begun = time.monotonic()
 
         def send_more_than_fits() -> None:
@@ -460,7 +462,9 @@ def test_flush_that_times_out_says_how_many_are_left(fake: Any) -> None:
 
 def test_unreachable_bootstrap_names_address_and_cause(unused_port: int) -> None:
     with (
-        Producer(bootstrap_servers=f"127.0.0.1:{unused_port},nosuchhost.invalid:9095", bootstrap_timeout_ms=300) as out,
+        Producer(
+            bootstrap_servers=f"127.0.0.1:{unused_port},nosuchhost.invalid:9095", bootstrap_timeout_ms=3_000
+        ) as out,
         pytest.raises(BootstrapError) as caught,
     ):
         out.send("t", b"v")
@@ -571,7 +575,7 @@ def test_async_producer_outlives_its_loop(fake: Any) -> None:
 
 def test_metadata_of_a_silent_node_times_out(fake: Any) -> None:
     fake.move("t", 0, -1)
-    with producer(fake, max_block_ms=200) as out:
+    with producer(fake, max_block_ms=2_000) as out:
         with pytest.raises((RequestTimedOutError, DeliveryTimeoutError, TimeoutError)):
             out.send("t", b"v").result(0.3)
         with pytest.warns(RuntimeWarning):

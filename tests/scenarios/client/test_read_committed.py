@@ -179,7 +179,7 @@ def test_a_range_past_an_open_transaction_times_out_and_says_why(fake: Any) -> N
     fake.put("t", 0, log)
     ranges = [OffsetRange("t", 0, 0, 3)]
     with (
-        RangeReader(ranges, SETTINGS, bootstrap_servers=fake.bootstrap_servers, default_api_timeout_ms=300) as reader,
+        RangeReader(ranges, SETTINGS, bootstrap_servers=fake.bootstrap_servers, default_api_timeout_ms=2_000) as reader,
         pytest.raises(RequestTimedOutError, match=r"t-0 at 2; read_committed waits for open transactions"),
     ):
         list(reader.slices())

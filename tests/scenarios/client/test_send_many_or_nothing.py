@@ -122,7 +122,7 @@ def test_list_that_is_changed_afterwards_is_sent_as_it_was(fake: Any) -> None:
 
 def test_time_out_in_the_middle_of_a_list_says_how_much_is_sent(fake: Any) -> None:
     fake.hold_answers(True)
-    with producer(fake, buffer_memory=20_000, batch_size=1_000, max_block_ms=100) as out:
+    with producer(fake, buffer_memory=20_000, batch_size=1_000, max_block_ms=2_000) as out:
         with pytest.raises(BufferTimeoutError, match=r"the first \d+ of 500 records are being sent"):
             out.send_many("t", [b"x" * 400] * 500)
         queued = out._core.accumulator.records_appended

@@ -28,7 +28,7 @@ from headrace.errors import (
 )
 from headrace_core.records import read_header
 from headrace_core.sinks import SinkTransaction, sink_id
-from tests.worlds.waiting import until
+from tests.worlds.waiting import until, until_async
 
 
 def producer(cluster: Any, **settings: Any) -> Producer:
@@ -177,7 +177,7 @@ def test_commit_that_times_out_is_called_again(fake: Any, transactions: Any) -> 
     transactions.on_call = lambda method, request: (
         CoordinatorLoadInProgressError("an error set by the test") if method == "EndTransaction" else None
     )
-    with producer(fake, max_block_ms=300) as out:
+    with producer(fake, max_block_ms=2_000) as out:  # (the first calls need their connections within this time)
         out.begin_transaction()
         out.send("t", b"a")
         with pytest.raises(RequestTimedOutError, match=r"may have taken effect; repeat it.*an error set by the test"):
@@ -340,7 +340,7 @@ def test_close_waits_for_the_abort_no_longer_than_its_timeout(fake: Any, transac
     out = producer(fake)
     out.begin_transaction()
     out.send("t", b"a").result(10)
-    out.close(0.5)
+    out.close(2.0)
     assert asked.is_set()
     assert caplog.text.count("aborting the open transaction of 'payments'") == 1
 
@@ -534,14 +534,19 @@ def test_async_commit_that_is_cancelled_is_called_again(fake: Any, transactions:
 def test_async_block_that_is_cancelled_aborts(fake: Any, transactions: Any) -> None:
     async def main() -> None:
         async with AsyncProducer(bootstrap_servers=fake.bootstrap_servers, transactional_id="payments") as out:
+            inside = asyncio.Event()
 
             async def work() -> None:
                 async with out.transaction():
                     await (await out.send("t", b"a"))
-                    await asyncio.sleep(60)
+                    inside.set()
+                    await asyncio.Event().wait()
 
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(work(), 0.5)
+            working = asyncio.create_task(work())
+            await until_async(lambda: inside.is_set() or working.done())
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
             async with out.transaction():
                 await out.send("t", b"b")
 
