@@ -22,6 +22,7 @@ from headrace_core.metadata.records import METADATA_VERSION, MetadataRecord
 from headrace_core.metadata.snapshot import encode_snapshot
 from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import cluster_pb2_grpc
+from tests.worlds.free_ports import free_port
 
 CLUSTER = "follow"
 WAIT_S = 60.0
@@ -169,7 +170,7 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         self.clock = clock or SystemClock()
         self.service = FollowService(member, self.clock)
         self.follows = self.asked_for = 0
-        self._port = 0
+        self._port = free_port()
         self._listener: Listener | None = None
 
     async def FollowMetadata(self, request: Any, context: Any) -> None:

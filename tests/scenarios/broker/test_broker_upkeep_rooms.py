@@ -294,7 +294,7 @@ def test_the_crew_follows_its_settings_and_stops_at_once_though_it_is_throttled(
             assert not here.events_of(LogCleaned)
             await here.alter(log_cleaner_threads="1", log_cleaner_io_max_bytes_per_second="1e9")
             await until(lambda: here.events_of(LogCleaned))
-            assert len(cleaners()) == before + 1
+            await until(lambda: len(cleaners()) == before + 1)
             await here.upkeep.stop()
             assert len(cleaners()) == before
             assert time.monotonic() - started < 60

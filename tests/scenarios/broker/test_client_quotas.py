@@ -6,10 +6,13 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace_broker import client_limits
+from headrace_broker.handlers import fetch as fetch_handler
 from headrace_broker.handlers.fetch import FetchStream
 from headrace_broker.handlers.produce import ProduceStream
 from headrace_core.quotas import COUNTED_KEY, ClientLimits
@@ -25,6 +28,14 @@ RATE = 1_000_000.0
 RECORDS = batch(b"x" * 100_000)
 #: A tenth of both, so that a request is not large (``BULK_BYTES``) and holds its stream only for the quota.
 SMALL_RATE, SMALL_RECORDS = 100_000.0, batch(b"x" * 10_000)
+
+
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotas count at one moment: on a slow machine they would otherwise grow while a test sends its requests."""
+    still = SimpleNamespace(monotonic=lambda: 1_000.0, perf_counter=time.perf_counter, time=time.time)
+    for module in (client_limits, fetch_handler):
+        monkeypatch.setattr(module, "time", still)
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -56,6 +67,7 @@ def consumer(broker: SoloBroker, client_id: str) -> tuple[FetchStream, FakeStrea
     return FetchStream(broker.context, stream, limits), stream  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("still_clock")
 @in_a_loop
 async def test_a_producer_over_its_quota_waits_on_its_own_stream() -> None:
     async with SoloBroker(CrashingFileSystem()) as broker:
@@ -98,6 +110,7 @@ async def test_a_stream_that_ends_while_its_client_waits_leaves_no_timer() -> No
         assert stream.paused
 
 
+@pytest.mark.usefixtures("still_clock")
 @in_a_loop
 async def test_without_acks_the_stream_waits_too() -> None:
     async with SoloBroker(CrashingFileSystem()) as broker:
@@ -111,6 +124,7 @@ async def test_without_acks_the_stream_waits_too() -> None:
         handler.on_closed()
 
 
+@pytest.mark.usefixtures("still_clock")
 @in_a_loop
 async def test_a_consumer_over_its_quota_gets_its_next_response_later() -> None:
     async with SoloBroker(CrashingFileSystem()) as broker:
@@ -122,10 +136,10 @@ async def test_a_consumer_over_its_quota_gets_its_next_response_later() -> None:
         handler.on_request(fetch(1, "orders"))
         (first,) = await stream.wait_sent(1)
         assert 400_000 <= len(first.results[0].records) <= 500_000, "a response has at most one second's bytes"
+        began = time.monotonic()
         handler.on_request(fetch(2))
         (_, second) = await stream.wait_sent(2)
         assert second.throttle_time_ms > 500
-        began = time.monotonic()
         stream.queued_bytes = 0  # the client has read both responses
         handler.on_written()
         handler.on_request(fetch(3))
@@ -240,16 +254,23 @@ async def test_without_quotas_nobody_waits(client_id: str) -> None:
         handler.on_closed()
 
 
+@pytest.mark.usefixtures("still_clock")
 @in_a_loop
-async def test_new_connections_of_an_address_wait_and_known_ones_do_not() -> None:
+async def test_new_connections_of_an_address_wait_and_known_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(client_limits, "asyncio", SimpleNamespace(sleep=sleep))
     async with SoloBroker(CrashingFileSystem()) as broker:
         connections = broker.context.connections
         broker.context.quotas.apply({(("ip", "10.0.0.1"),): {"connection_creation_rate": 5.0}})
 
         async def waited(peer: str) -> float:
-            began = time.monotonic()
+            slept.clear()
             await connections.admitted(_Call(from_=peer))
-            return time.monotonic() - began
+            return sum(slept)
 
         assert max([await waited(f"ipv4:10.0.0.1:{port}") for port in range(5)]) < 0.1
         assert 0.05 <= await waited("ipv4:10.0.0.1:6") < 0.5

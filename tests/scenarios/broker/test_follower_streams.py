@@ -28,6 +28,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.telemetry import Emitter, Metrics
 from headrace_protos.v1 import replication_pb2_grpc
+from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until_async as until
 
 LEADER = 2
@@ -42,7 +43,7 @@ class Leader(replication_pb2_grpc.ReplicationServicer):
         self.leaves: list[int] = []
         self.acks: list[Ack] = []
         self.streams: list[ServerStream[Any, Any]] = []
-        self.port = 0
+        self.port = free_port()
         self._listener: Listener | None = None
 
     async def start(self) -> None:

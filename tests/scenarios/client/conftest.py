@@ -34,6 +34,7 @@ from headrace_protos.v1 import (
     produce_pb2_grpc,
 )
 from tests.worlds.fake_coordinator import FakeTransactions
+from tests.worlds.free_ports import free_port
 from tests.worlds.transactional_log import TransactionalLog
 
 READ_COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -41,9 +42,9 @@ READ_COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED
 
 class FakeCluster:
     """A fake cluster with ``brokers`` servers. Tests set its public attributes; the condition ``changed`` guards the
-    attributes for which threads wait."""
+    attributes for which threads wait. ``restarts``: a test stops servers, and starts them again at their ports."""
 
-    def __init__(self, brokers: int = 1) -> None:
+    def __init__(self, brokers: int = 1, *, restarts: bool = False) -> None:
         self.changed = threading.Condition()
         self.partitions: dict[str, int] = {}
         self.leaders: dict[tuple[str, int], int] = {}
@@ -89,7 +90,7 @@ class FakeCluster:
         self.servers: list[grpc.Server] = []
         self.ports: list[int] = []
         for broker in range(brokers):
-            self.ports.append(0)
+            self.ports.append(free_port() if restarts else 0)
             self.servers.append(self._serve(broker))
 
     def _serve(self, broker: int) -> grpc.Server:
@@ -518,8 +519,8 @@ def fake_cluster() -> Iterator[Callable[..., FakeCluster]]:
     """Create fake clusters, and stop them after the test."""
     made: list[FakeCluster] = []
 
-    def make(brokers: int = 1) -> FakeCluster:
-        made.append(FakeCluster(brokers))
+    def make(brokers: int = 1, *, restarts: bool = False) -> FakeCluster:
+        made.append(FakeCluster(brokers, restarts=restarts))
         return made[-1]
 
     yield make

@@ -380,7 +380,9 @@ def test_leader_change_is_followed_without_gap_or_repetition(fake_cluster: Any) 
     assert {broker for broker, _ in cluster.fetched} == {0, 1}
 
 
-def test_broken_stream_is_opened_again(fake: Any) -> None:
+def test_broken_stream_is_opened_again(fake_cluster: Any) -> None:
+    fake = fake_cluster(restarts=True)
+    fake.create("t")
     fill(fake, 10)
     with consumer(fake) as inp:
         inp.assign([T0])

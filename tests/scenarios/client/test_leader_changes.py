@@ -232,7 +232,7 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
 
     where = "headrace.producer.link" if what == "producer" else "headrace.consumer.fetch_session"
     monkeypatch.setattr(f"{where}.pause", long_pause)
-    cluster = fake_cluster(2)
+    cluster = fake_cluster(2, restarts=True)
     cluster.watchable = True
     cluster.create("t", leader=1)
     cluster.append("t", 0, encode_batch([(0, None, b"first", None)]))

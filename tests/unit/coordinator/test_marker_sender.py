@@ -32,6 +32,7 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.rpc.outage import Outage
 from headrace_core.types import TopicPartition, split_address
 from headrace_protos.v1 import common_pb2, transactions_pb2, transactions_pb2_grpc
+from tests.worlds.free_ports import free_port
 
 LIMIT_S = 60.0
 TOPIC_ID, OFFSETS_ID = b"\x02" * 16, b"\x03" * 16
@@ -251,7 +252,7 @@ def test_a_partition_whose_log_has_a_larger_epoch_needs_no_marker_any_more() -> 
 
 def test_a_dead_broker_gets_its_markers_when_it_is_back() -> None:
     async def test(world: World) -> None:
-        async with serving(Broker()) as address:
+        async with serving(Broker(), free_port()) as address:
             pass
         world.brokers(b1=address)
         world.topic(1, 1, 1)

@@ -14,6 +14,7 @@ from headrace_coordinator.transport.produce_link import ProduceLink
 from headrace_core.errors import HeadraceError, NetworkError, ServerShuttingDownError
 from headrace_core.rpc import status_of
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
+from tests.worlds.free_ports import free_port
 
 LIMIT_S = 60.0
 #: A time-out that no test reaches, so that no test passes because of a time-out.
@@ -141,7 +142,7 @@ def test_a_broker_that_is_back_is_reached_at_once() -> None:
     """A reused channel would still refuse calls for up to a second, because of gRPC's back-off."""
 
     async def test() -> None:
-        async with serving(Broker()) as address:
+        async with serving(Broker(), free_port()) as address:
             link = ProduceLink(address)
             await link.append(PARTITION, LONG_S)
         for _ in range(10):  # gRPC's memory grows with each attempt

@@ -27,6 +27,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 from tests.worlds.follow_world import running
+from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until_async as until
 
 REGISTRATION = BrokerRegistration(
@@ -51,7 +52,7 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._listener = Listener("internal")
+        self._listener = Listener("internal", port=free_port())  # (dead controllers are dialed)
         self._listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, self, "headrace.v1.Cluster")
         self._listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
         await self._listener.start()
