@@ -279,7 +279,9 @@ def test_a_failed_first_start_quotes_the_log_ends_everything_and_leaves_no_data(
     tmp_path: Path, behaviours: dict[str, str], behaviour: str, says: str
 ) -> None:
     behaviours["broker-1"] = behaviour
-    cluster = ClusterDirectory(tmp_path / "cluster", start_timeout_s=2, command=_command(behaviours))
+    # the nodes that do start, or end by themselves, must have the time for it
+    start_timeout_s = 10 if behaviour == "silent" else 60
+    cluster = ClusterDirectory(tmp_path / "cluster", start_timeout_s=start_timeout_s, command=_command(behaviours))
     with pytest.raises(ClusterStartError) as failure:
         cluster.up(Topology())
     assert says in str(failure.value)
@@ -288,6 +290,7 @@ def test_a_failed_first_start_quotes_the_log_ends_everything_and_leaves_no_data(
     assert sorted(path.name for path in cluster.directory.iterdir()) == ["config", "logs"]
     assert not _running_under(cluster.directory)
     behaviours.clear()
+    cluster.start_timeout_s = 60
     cluster.up(Topology())  # and the next start is a first one again
     cluster.down()
 
@@ -403,7 +406,8 @@ def test_a_port_stolen_between_the_look_and_the_bind_is_replaced(
             return found
 
         monkeypatch.setattr(ports, "pick", pick)
-        monkeypatch.setattr(ports, "is_free", lambda port, host="127.0.0.1": True)
+        stolen, is_free = thief.getsockname()[1], ports.is_free
+        monkeypatch.setattr(ports, "is_free", lambda port, host="127.0.0.1": port == stolen or is_free(port, host))
         cluster.up(Topology())
         assert len(picked) == 6  # two attempts of three choices each
     assert all(_pids(cluster).values())

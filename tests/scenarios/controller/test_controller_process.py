@@ -227,7 +227,7 @@ def test_a_watcher_is_notified_of_what_concerns_it_and_of_nothing_else(make_cont
 
 
 def test_a_broker_is_unfenced_at_once_and_fenced_when_it_falls_silent(make_controller: Make) -> None:
-    controller = make_controller(**{"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "100"})
+    controller = make_controller(**{"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "100"})
     controller.start()
 
     async def live() -> None:
@@ -252,14 +252,14 @@ def test_a_broker_is_unfenced_at_once_and_fenced_when_it_falls_silent(make_contr
 
 
 def test_a_paused_controller_blames_nobody_for_its_own_silence(make_controller: Make) -> None:
-    controller = make_controller(**{"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "100"})
+    controller = make_controller(**{"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "100"})
     controller.start()
 
     async def live() -> None:
         broker = BrokerStandIn(controller.internal, random_id(), answer_timeout_ms=300)
         await broker.start()
         controller.signal(signal.SIGSTOP)
-        resume_at = time.monotonic() + 2.5
+        resume_at = time.monotonic() + 4.5
         await eventually(lambda: time.monotonic() > resume_at)
         controller.signal(signal.SIGCONT)
         with Calls(controller.internal) as calls:

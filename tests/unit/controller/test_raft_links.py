@@ -438,12 +438,10 @@ def test_closing_leaves_no_task_behind() -> None:
         before = asyncio.all_tasks()
         async with quorum(3) as ends:
             ends[0].links.set_voters(VoterSet.of([ends[0].key]))
-        for _ in range(200):
-            left = [task for task in asyncio.all_tasks() - before if not task.done()]
-            if not left:
-                break
-            await asyncio.sleep(0.01)
-        assert left == []
+        await until(
+            lambda: not [task for task in asyncio.all_tasks() - before if not task.done()],
+            lambda: f"tasks left: {asyncio.all_tasks() - before}",
+        )
 
     run(test)
 

@@ -9,6 +9,7 @@ import itertools
 import os
 import struct
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ import pytest
 from headrace_core.errors import InvalidRequestError, NetworkError, ServerBusyError
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, memory, open_channel, receiving
 from headrace_core.rpc import channel as channel_module
+from headrace_core.rpc import server as server_module
 from headrace_core.rpc.channel import CHANNELS_PER_CONNECTION
 from headrace_core.rpc.server import HEADER_BYTES_REFUSED, STREAMS_PER_CLIENT_CONNECTION_MAX, Listener, RequestBytes
 from headrace_core.rpc.streams import ServerStream, StreamHandler, read_message
@@ -320,20 +322,29 @@ def test_connection_that_sent_a_large_refused_request_is_read_late_and_others_ar
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(receiving, "ANSWER_PAUSE_S_MAX", 0.0)
-    monkeypatch.setattr(receiving, "PENALTY_S_MAX", 1.0)
+    waits: list[float] = []
 
     async def scenario() -> None:
+        is_over = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            if seconds > 0:
+                waits.append(seconds)
+                await is_over.wait()
+
+        monkeypatch.setattr(receiving, "asyncio", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(server_module, "Penalties", lambda: receiving.Penalties(lambda: 100.0))
         async with serving() as server, connected(server) as channel:
             call = channel.unary_unary("/headrace.v1.Metadata/GetMetadata")
-            loop = asyncio.get_running_loop()
             with pytest.raises(grpc.aio.AioRpcError):
                 await call(bytes(9 * MIB))
-            refused_s = loop.time()
             small = asyncio.ensure_future(call(b"\x0a\x01n"))
+            await until(lambda: waits)
             assert await is_served(server)
             assert not small.done()
+            assert waits == [4.5], "9 MiB at 2 MiB/s"
+            is_over.set()
             await small
-            assert loop.time() - refused_s > 0.8
             assert server.handled == 2
 
     run(scenario)
