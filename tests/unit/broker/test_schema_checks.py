@@ -11,6 +11,7 @@ import pytest
 
 from headrace_broker.partition.schemas import KnownSchemas, Need, SchemaCheck, Subjects, judge, subjects_of
 from headrace_broker.schema_registry import (
+    RETRY_S,
     RegistryAddress,
     RegistryUnavailableError,
     SchemaRegistry,
@@ -28,6 +29,7 @@ from headrace_core.errors import (
 from headrace_core.log.appending import validate
 from headrace_core.log.config import LogConfig, SubjectStrategy
 from headrace_core.records import encode_batch
+from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TopicPartition
 from tests.worlds.fake_registry import fake_registry
 from tests.worlds.waiting import until_async
@@ -237,12 +239,10 @@ def test_an_append_with_many_unknown_ids_asks_for_a_few_at_a_time():
     run(work)
 
 
-def test_known_ids_go_on_and_unknown_ids_get_a_retriable_error_at_once_while_the_registry_is_down(monkeypatch):
-    monkeypatch.setattr("headrace_broker.schema_registry.RETRY_S", 0.05)
-
+def test_known_ids_go_on_and_unknown_ids_get_a_retriable_error_at_once_while_the_registry_is_down():
     async def work() -> None:
-        registry = Registry({7: ["orders-value"]})
-        schemas = of(registry)
+        registry, clock = Registry({7: ["orders-value"]}), ManualClock()
+        schemas = SchemaRegistry(clock, lambda: ("http://one:1",), ask=registry.ask)
         assert await outcome(schemas, check_of(framed(7))) == "accepted"
         registry.answers[8] = RegistryUnavailableError("connection refused")
         assert await outcome(schemas, check_of(framed(8))) == "ServerBusyError"
@@ -259,6 +259,7 @@ def test_known_ids_go_on_and_unknown_ids_get_a_retriable_error_at_once_while_the
                 return schemas.accepts(check_of(framed(8)), ORDERS, lambda: None)
             return False
 
+        clock.advance(RETRY_S * 1_000)
         await until_async(is_asked_again)
         assert await outcome(schemas, check_of(framed(9))) == "InvalidRecordError"  # the registry answers: it is asked
 

@@ -180,6 +180,7 @@ def test_after_its_time_a_verification_fails_with_a_retriable_error(monkeypatch:
         assert isinstance(error, errors.CoordinatorNotAvailableError)
         (error,) = await asyncio.gather(*verified(verifier, 0, version=1))
         assert isinstance(error, errors.NotEnoughReplicasError), "old clients retry this one"
+        monkeypatch.setattr(transaction_partitions, "VERIFICATION_S", 1.0)  # time for a connection
         async with serving(Coordinator(*[errors.ConcurrentTransactionsError("missing")] * 100)) as address:
             metadata.owned_by(1, address)
             (error,) = await asyncio.gather(*verified(verifier, 0))
