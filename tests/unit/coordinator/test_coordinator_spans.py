@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +14,7 @@ from headrace_coordinator.handlers.groups import GroupsService
 from headrace_coordinator.handlers.transactions import TransactionsService
 from headrace_coordinator.offsets.messages import OffsetsCommitted, PartitionResult
 from headrace_core.errors import HeadraceError, InvalidGroupIdError, NotCoordinatorError, OffsetMetadataTooLargeError
+from headrace_core.tracing import node
 from headrace_core.tracing.node import NodeSpan, NodeTraces, TraceSettings
 from headrace_core.unexpected import request_id_of
 from headrace_protos.v1 import groups_pb2, transactions_pb2
@@ -101,11 +104,17 @@ def test_the_span_of_a_call_that_failed_unexpectedly_has_the_id_of_the_request()
     assert span.error == f"CommitOffsets: ZeroDivisionError: a planted bug (request id {request_id_of(failure)})"
 
 
-def test_the_spans_of_a_second_and_their_names_are_bounded() -> None:
+def test_the_spans_of_a_second_and_their_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = itertools.count()
+
+    def time_ns() -> int:
+        """All calls are within two seconds."""
+        return (1_700_000_000 + (next(calls) > 200)) * 1_000_000_000
+
+    monkeypatch.setattr(node, "time", SimpleNamespace(time_ns=time_ns))
     contexts = [Context(("traceparent", PARENT))] * 300
     spans = spans_of(*contexts, group_id="g" * 30_000, most=2)
-    # At most three seconds may begin during the calls.
-    assert 2 <= len(spans) <= 6
+    assert len(spans) == 4, "two in each second"
     assert {len(span.name) for span in spans} == {len("commit offsets ") + 255}
 
 
