@@ -210,7 +210,7 @@ def test_a_request_that_waits_too_long_gets_the_retriable_error() -> None:
     async def test(world: World) -> None:
         owner = await world.ended(ONE)
         with pytest.raises(ConcurrentTransactionsError):
-            await world.ask(AddPartitions("t", owner, frozenset({ONE})), within_s=0.02)
+            await world.ask(AddPartitions("t", owner, frozenset({ONE})), within_s=0.5)
         world.mark(ONE)
         await world.ask(AddPartitions("t", owner, frozenset({ONE})))
 
@@ -370,7 +370,7 @@ def test_an_end_whose_markers_take_too_long_says_that_it_is_decided() -> None:
         producer = await world.producer()
         await world.ask(AddPartitions("t", producer, frozenset({ONE})))
         with pytest.raises(RequestTimedOutError, match="is recorded"):
-            await world.ask(EndTransaction("t", producer, commit=True), within_s=0.02, wait_for_markers=True)
+            await world.ask(EndTransaction("t", producer, commit=True), within_s=0.5, wait_for_markers=True)
         assert await world.state() is TransactionState.PREPARE_COMMIT
 
     scenario(test)
