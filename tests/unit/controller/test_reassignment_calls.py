@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,10 @@ async def refusal(controller: Controller, method: str, request: Any) -> str:
     return ""
 
 
-async def live_broker(controller: Controller, *, level: int = METADATA_VERSION) -> Any:
-    """A broker that only makes calls, and is not fenced."""
+@contextlib.asynccontextmanager
+async def live_broker(controller: Controller, *, level: int = METADATA_VERSION) -> AsyncIterator[Any]:
+    """A broker that only makes calls. Its stream of heartbeats stays open: half a second after the stream's end the
+    broker is fenced."""
     request = cluster_pb2.RegisterBrokerRequest(
         cluster_id=CLUSTER, incarnation_id=os.urandom(16), directory_ids=[os.urandom(16)], wanted_broker_id=-1
     )
@@ -61,8 +65,8 @@ async def live_broker(controller: Controller, *, level: int = METADATA_VERSION) 
         call = cluster_pb2_grpc.ClusterStub(channel).BrokerHeartbeat()  # type: ignore[no-untyped-call]
         await call.write(beat)
         assert not (await call.read()).fenced
+        yield registered
         await call.done_writing()
-    return registered
 
 
 async def create(controller: Controller, name: str, *replicas: list[int]) -> None:
@@ -92,8 +96,10 @@ def item(topic: str, partition: int, *replicas: int, cancel: bool = False) -> ad
 
 def test_reassignments_begin_are_listed_and_cancelled_and_refused_by_name(tmp_path: Path) -> None:
     async def test(controller: Controller) -> None:
-        for _ in range(2):
-            await live_broker(controller)
+        async with live_broker(controller), live_broker(controller):
+            await reassigned(controller)
+
+    async def reassigned(controller: Controller) -> None:
         await create(controller, "t", [1], [2])
         errors = await reassign(
             controller,
@@ -141,17 +147,16 @@ def test_reassignments_begin_are_listed_and_cancelled_and_refused_by_name(tmp_pa
 
 def test_a_broker_is_drained_and_unregistered_and_what_cannot_be_is_refused(tmp_path: Path) -> None:
     async def test(controller: Controller) -> None:
-        for _ in range(2):
-            await live_broker(controller)
-        await create(controller, "t", [1])
-        answer = await controller.call("DrainBroker", admin_pb2.DrainBrokerRequest(broker_id=2))
-        assert answer.replicas_left == 0
-        assert answer.metadata_offset > 0
-        with pytest.raises(BrokerIdNotRegisteredError):
-            await controller.call("DrainBroker", admin_pb2.DrainBrokerRequest(broker_id=9))
-        await create(controller, "u", [1])
-        with pytest.raises(InvalidRequestError, match="broker 1 has 2 replica"):
-            await controller.call("UnregisterBroker", admin_pb2.UnregisterBrokerRequest(broker_id=1))
+        async with live_broker(controller), live_broker(controller):
+            await create(controller, "t", [1])
+            answer = await controller.call("DrainBroker", admin_pb2.DrainBrokerRequest(broker_id=2))
+            assert answer.replicas_left == 0
+            assert answer.metadata_offset > 0
+            with pytest.raises(BrokerIdNotRegisteredError):
+                await controller.call("DrainBroker", admin_pb2.DrainBrokerRequest(broker_id=9))
+            await create(controller, "u", [1])
+            with pytest.raises(InvalidRequestError, match="broker 1 has 2 replica"):
+                await controller.call("UnregisterBroker", admin_pb2.UnregisterBrokerRequest(broker_id=1))
         gone = admin_pb2.UnregisterBrokerRequest(broker_id=2)
         while "alive" in (refused := await refusal(controller, "UnregisterBroker", gone)):  # noqa: ASYNC110  # its grace
             await asyncio.sleep(0.02)
@@ -165,7 +170,8 @@ def test_a_broker_is_drained_and_unregistered_and_what_cannot_be_is_refused(tmp_
 
 def test_producer_ids_come_in_blocks_that_never_overlap(tmp_path: Path) -> None:
     async def test(controller: Controller) -> None:
-        broker = await live_broker(controller)
+        async with live_broker(controller) as broker:
+            pass
         request = cluster_pb2.AllocateProducerIdsRequest(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
         blocks = await asyncio.gather(*(cluster_call(controller, "AllocateProducerIds", request) for _ in range(5)))
         assert sorted((block.first, block.length) for block in blocks) == [(first * 1_000, 1_000) for first in range(5)]
@@ -194,7 +200,8 @@ def test_levels_are_described_and_changed_and_all_three_controllers_have_said_wh
             while await level() != (3, 1, 3):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         with pytest.raises(UnsupportedVersionError, match="1 to 1, but the cluster is at level 3"):
-            await live_broker(await leader_of(controllers), level=1)
+            async with live_broker(await leader_of(controllers), level=1):
+                pass
         (result,) = (await update(9)).results
         assert result.error.code == common_pb2.ERROR_CODE_INVALID_UPDATE_VERSION
         assert "supports levels 1 to 3" in result.error.message

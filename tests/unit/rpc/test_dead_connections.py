@@ -12,6 +12,7 @@ import pytest
 
 from headrace_core.rpc import server
 from headrace_core.testing.raw_http2 import ACK, PREFACE, SETTINGS, frame
+from tests.worlds.waiting import until_async
 
 CONNECTIONS = 100
 TIMEOUT_S = 30
@@ -53,11 +54,11 @@ def test_a_connection_reset_behind_data_gives_its_descriptor_back(monkeypatch: p
         for _ in range(CONNECTIONS):
             await asyncio.to_thread(reset_behind_data, ("127.0.0.1", port))
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                while open_sockets() > before:  # noqa: ASYNC110  (gRPC's threads close them)
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            pytest.fail(f"{open_sockets() - before} of {CONNECTIONS} dead connections still have a descriptor")
+            await until_async(  # gRPC's threads close them
+                lambda: open_sockets() <= before,
+                lambda: f"{open_sockets() - before} of {CONNECTIONS} dead connections still have a descriptor",
+                pause_s=0.02,
+            )
         finally:
             await listener.stop(0)
 
