@@ -35,10 +35,7 @@ def run(seed: int) -> SinkWorld:
 def test_every_batch_is_committed_once_and_whole_or_not_at_all() -> None:
     first = zlib.crc32(os.environ["HEADRACE_TEST_SEED"].encode()) % 1_000_000_000
     counts: collections.Counter[str] = collections.Counter()
-    for seed in range(first, first + HISTORIES):
-        counts.update(run(seed).counts)
-    happened = dict(counts)
-    for what in (
+    wanted = (
         "decisions",
         "answered",
         "repeated batches",
@@ -52,7 +49,14 @@ def test_every_batch_is_committed_once_and_whole_or_not_at_all() -> None:
         "refused decision: INVALID_TXN_STATE",
         "refused PrepareTransaction: PRODUCER_FENCED",
         "refused CompleteTransaction: INVALID_TXN_STATE",
-    ):
+    )
+    for number in range(4 * HISTORIES):
+        # (by chance, one in a hundred runs of HISTORIES had too few of the rarest)
+        if number >= HISTORIES and all(counts[what] >= 10 for what in wanted):
+            break
+        counts.update(run(first + number).counts)
+    happened = dict(counts)
+    for what in wanted:
         assert counts[what] >= 10, f"{what} hardly happened: {happened}"
 
 

@@ -24,19 +24,7 @@ _Patch = Callable[[pytest.MonkeyPatch], None]
 def test_every_transaction_has_one_outcome_and_no_zombie_writes() -> None:
     first = zlib.crc32(os.environ["HEADRACE_TEST_SEED"].encode()) % 1_000_000_000
     counts: collections.Counter[str] = collections.Counter()
-    for seed in range(first, first + HISTORIES):
-        world = TransactionWorld(seed)
-        try:
-            for _ in range(STEPS):
-                world.step()
-            world.settle()
-            world.check()
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        counts.update(world.counts)
-    happened = dict(counts)
-    for what in (
+    wanted = (
         "sends",
         "commits",
         "aborts",
@@ -51,7 +39,23 @@ def test_every_transaction_has_one_outcome_and_no_zombie_writes() -> None:
         "append failed",
         "time-outs",
         "aborted by an operator",
-    ):
+    )
+    for seed in range(first, first + 4 * HISTORIES):
+        # (by chance, a run of HISTORIES may have too few of the rarest)
+        if seed >= first + HISTORIES and all(counts[what] >= 10 for what in wanted):
+            break
+        world = TransactionWorld(seed)
+        try:
+            for _ in range(STEPS):
+                world.step()
+            world.settle()
+            world.check()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        counts.update(world.counts)
+    happened = dict(counts)
+    for what in wanted:
         assert counts[what] >= 10, f"{what} hardly happened: {happened}"
 
 
