@@ -59,6 +59,24 @@ def test_spans_arrive_with_the_node_that_made_them() -> None:
     assert {(span.service, span.attributes["headrace.node.id"]) for span in spans} == {("headrace-broker", 7)}
 
 
+def test_the_last_spans_are_sent_though_the_thread_looks_only_after_the_shutdown_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine the thread may get no processor between the span and the shutdown."""
+    run = SpanExport._run
+
+    def late(export: SpanExport) -> None:
+        until(lambda: export._is_over)
+        run(export)
+
+    monkeypatch.setattr(SpanExport, "_run", late)
+    with collector() as found:
+        traces = traces_to(found.url + "/v1/traces", timeout_s=60)
+        make(traces, 3)
+        traces.close()
+        assert [span.name for span in found.spans()] == ["span 0", "span 1", "span 2"]
+
+
 def test_a_request_without_a_sampled_context_gets_no_span() -> None:
     traces = traces_to("http://127.0.0.1:1/v1/traces")
     for parent in ("", "garbage", UNSAMPLED):

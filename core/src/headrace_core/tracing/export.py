@@ -135,9 +135,11 @@ class SpanExport(SpanProcessor):
         return not self._queue
 
     def _run(self) -> None:
-        while not self._is_over:
+        is_last = False
+        while not is_last:
             self._wake.wait(PAUSE_S)
             self._wake.clear()
+            is_last = self._is_over  # read before the queue, which has all spans from before the shutdown
             self._send_all()
 
     def _send_all(self) -> None:
