@@ -44,6 +44,7 @@ def test_no_log_of_a_deleted_topic_waits_for_the_garbage_collector(without_colle
                     consumer.assign([TopicPartition(topic, each) for each in range(PARTITIONS)])
                     consumer.seek_to_beginning()
                     assert consumer.poll(timeout=30)
-                assert len(logs_of(topic)) == 3 * PARTITIONS
+                # (a follower creates its logs when it learns of the topic, perhaps after the first records are read)
+                until(lambda topic=topic: len(logs_of(topic)) == 3 * PARTITIONS, f"all logs of {topic}", pause_s=0.1)
                 admin.delete_topics([topic])
                 until(lambda topic=topic: not logs_of(topic), f"the logs of {topic} are gone", pause_s=0.1)
