@@ -32,6 +32,7 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
+from tests.system.soak.soak_samples import thread_names
 from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until
 
@@ -220,8 +221,7 @@ class Cluster:
 
     def threads(self) -> int:
         """The number of the broker's threads, without gRPC's timer threads, whose number varies between one and two."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(not (task / "comm").read_text().startswith("grpc_global_tim") for task in tasks)
+        return sum(not name.startswith("grpc_global_tim") for name in thread_names(self.pid))
 
     @property
     def pid(self) -> int:

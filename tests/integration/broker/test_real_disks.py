@@ -76,12 +76,16 @@ def stopped(cluster: Cluster) -> Iterator[None]:
     fdatasync can report success and lose its bytes. On Linux 6.18 such a loss happened 2 of 50 times in a loop of
     pwrite and fdatasync without a broker. The test of real disks does not test guarantees that the kernel breaks."""
     tasks = Path(f"/proc/{cluster.pid}/task")
+
+    def stands_still(task: Path) -> bool:
+        try:
+            return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (FileNotFoundError, ProcessLookupError):  # the thread has just ended
+            return True
+
     os.kill(cluster.pid, signal.SIGSTOP)
     try:
-        until(
-            lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()),
-            "the broker to stand still",
-        )
+        until(lambda: all(map(stands_still, tasks.iterdir())), "the broker to stand still")
         yield
     finally:
         os.kill(cluster.pid, signal.SIGCONT)

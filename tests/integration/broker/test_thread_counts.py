@@ -14,16 +14,17 @@ import pytest
 from headrace import Admin, LocalCluster, NewTopic, TopicPartition
 from headrace_core.rpc.event_loop import BLOCKING_THREADS, StartedThreads, new_event_loop
 from tests.system.soak.soak_samples import GRPC_THREADS, thread_names
+from tests.worlds.waiting import until
 
 PARTITIONS = 8
 #: A program with every kind of client, which prints its number of threads after the first calls and after the load.
 CLIENT = """
 import json, os, sys
 from headrace import Admin, Consumer, Producer
-from tests.system.soak.soak_samples import GRPC_THREADS, thread_names
+from tests.integration.broker.test_thread_counts import own_threads
 
 def count():
-    return sum(not name.startswith(GRPC_THREADS) for name in thread_names(os.getpid()))
+    return own_threads(os.getpid())
 
 bootstrap, partitions = {"bootstrap.servers": sys.argv[1]}, int(sys.argv[2])
 batches = {"compression.type": "zstd", "linger.ms": 50, "batch.size": 1_000_000}
@@ -50,17 +51,31 @@ with Admin(bootstrap) as admin, Producer(bootstrap | batches) as producer, Consu
 
 
 def own_threads(pid: int) -> int:
-    return sum(not name.startswith(GRPC_THREADS) for name in thread_names(pid))
+    """The number of threads that are not gRPC's. A new thread of gRPC has the name of the thread that started it for a
+    moment, so the number counts when it is the same twice."""
+    counts = [-1]
+
+    def is_settled() -> bool:
+        counts.append(sum(not name.startswith(GRPC_THREADS) for name in thread_names(pid)))
+        return counts[-1] == counts[-2]
+
+    until(is_settled, lambda: f"the number of threads to settle: {counts}", pause_s=0.05)
+    return counts[-1]
+
+
+def new_threads(before: set[threading.Thread], name: str) -> set[threading.Thread]:
+    """The threads of this name that were not there before. (Clients of earlier tests may start other threads.)"""
+    return {thread for thread in set(threading.enumerate()) - before if thread.name.startswith(name)}
 
 
 def test_a_pool_has_all_its_threads_before_its_first_work_and_no_more_later() -> None:
     before = set(threading.enumerate())
     pool = StartedThreads(3, "counted")
-    started = set(threading.enumerate()) - before
+    started = new_threads(before, "counted")
     assert len(started) == 3
     together = threading.Barrier(3)
     assert sorted(pool.map(lambda number: (together.wait(30), number)[1], range(3))) == [0, 1, 2]
-    assert set(threading.enumerate()) - before == started
+    assert new_threads(before, "counted") == started
     pool.shutdown()
     assert not any(thread.is_alive() for thread in started)
 
@@ -68,10 +83,10 @@ def test_a_pool_has_all_its_threads_before_its_first_work_and_no_more_later() ->
 def test_a_loop_of_ours_has_its_blocking_threads_from_the_start() -> None:
     before = set(threading.enumerate())
     loop = new_event_loop()
-    started = set(threading.enumerate()) - before
+    started = new_threads(before, "blocking")
     assert len(started) == BLOCKING_THREADS
     assert loop.run_until_complete(loop.run_in_executor(None, threading.current_thread)) in started
-    assert set(threading.enumerate()) - before == started
+    assert new_threads(before, "blocking") == started
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     assert not any(thread.is_alive() for thread in started)
@@ -99,6 +114,7 @@ def test_every_process_has_as_many_threads_after_load_as_after_its_start(tmp_pat
                 list(pool.map(lambda number: admin.create_topics([NewTopic(f"topic-{number}", 2)]), range(40)))
                 times = {TopicPartition("orders", partition): 0 for partition in range(PARTITIONS)}
                 list(pool.map(lambda _: admin.list_offsets(times), range(40)))
-            assert {role: own_threads(pid) for role, pid in pids.items()} == started
+            ended = {role: own_threads(pid) for role, pid in pids.items()}
+            assert ended == started
         first, last = json.loads(client.stdout)
         assert last == first

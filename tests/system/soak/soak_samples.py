@@ -88,7 +88,7 @@ def thread_names(pid: int) -> Iterator[str]:
     """The names of the process's threads in the kernel: a Python thread has the name of its program. Raises OSError if
     the process has ended."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it has just ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             yield (thread / "comm").read_text().rstrip("\n")
 
 
