@@ -15,19 +15,16 @@ from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPar
 from headrace_core.metrics.catalog import METRICS
 from headrace_core.metrics.text import OPENMETRICS_TYPE
 from tests.worlds.scraping import Scrape, scrape, text_of
+from tests.worlds.waiting import until
 
 _IN = "kafka_server_brokertopicmetrics_messagesin_total"
 _OUT = "headrace_broker_records_out_total"
 
 
-def _until(look: Callable[[], Scrape], is_there: Callable[[Scrape], bool], within_s: float = 15.0) -> Scrape:
-    deadline_s = time.monotonic() + within_s
-    while True:
-        found = look()
-        if is_there(found):
-            return found
-        assert time.monotonic() < deadline_s, "the metrics did not get there in time"
-        time.sleep(0.1)
+def _until(look: Callable[[], Scrape], is_there: Callable[[Scrape], bool]) -> Scrape:
+    found = until(lambda: seen if is_there(seen := look()) else None, "the metrics to get there", pause_s=0.1)
+    assert isinstance(found, Scrape)
+    return found
 
 
 @pytest.fixture
@@ -60,7 +57,17 @@ def test_counters_equal_what_a_workload_sent_and_read(headrace: LocalCluster, to
             except LookupError:
                 assert not is_committed
     sent, markers = 1_000 + 500 + 3 * 20, 3  # each transaction has a marker in partition 0
-    found = _until(lambda: scrape(headrace.ps()), lambda seen: seen.total(_IN, topic=topic) >= sent + markers)
+    # A record counts when it is appended, and it is in the offset when it is committed.
+    found = _until(
+        lambda: scrape(headrace.ps()),
+        lambda seen: all(
+            total >= sent + markers
+            for total in (
+                seen.total(_IN, topic=topic),
+                seen.total("kafka_topic_partition_current_offset", topic=topic, partition="*"),
+            )
+        ),
+    )
     assert found.total(_IN, topic=topic) == sent + markers
     assert found.total("kafka_topic_partition_current_offset", topic=topic, partition="*") == sent + markers
     assert found.total(_IN) - before.total(_IN) >= sent + markers
@@ -78,7 +85,10 @@ def test_counters_equal_what_a_workload_sent_and_read(headrace: LocalCluster, to
         consumer.commit({TopicPartition(topic, 0): 100, TopicPartition(topic, 1): 200})
         found = _until(
             lambda: scrape(headrace.ps()),
-            lambda seen: bool(seen.of("kafka_consumergroup_lag", consumergroup=topic, topic=topic, partition="1")),
+            lambda seen: (
+                len(seen.of("kafka_consumergroup_lag", consumergroup=topic, topic=topic, partition="*")) == 2
+                and seen.total(_OUT, topic=topic) >= sent + markers  # a broker's text may be some seconds old
+            ),
         )
         ends = {each.labels["partition"]: each.value for each in found.of(
             "kafka_topic_partition_current_offset", topic=topic, partition="*")}  # fmt: skip
