@@ -18,7 +18,7 @@ def main(bootstrap: str, topic: str, group: str, path: str) -> None:
 
     def handle(record: object) -> None:
         time.sleep(random.uniform(0.001, 0.02))
-        line = f"{record.partition} {record.offset} {record.key.decode()} {time.time()}\n"  # type: ignore[attr-defined]
+        line = f"{record.partition} {record.offset} {record.key.decode()}\n"  # type: ignore[attr-defined]
         os.write(notes, line.encode())
 
     config = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
