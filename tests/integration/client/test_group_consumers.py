@@ -155,7 +155,7 @@ def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_com
     start from the beginning each time."""
     world = make_world(3)
     world.fill()
-    with world.consumer(enable_auto_commit=True) as first:
+    with world.consumer(enable_auto_commit=True, auto_commit_interval_ms=600_000) as first:
         first.commit({world.partitions[0]: 7})
         first.assign(world.partitions)
         first.seek(world.partitions[2], 9)
@@ -165,7 +165,7 @@ def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_com
             *((1, offset) for offset in range(10)),
             (2, 9),
         ]
-        assert world.committed()[1:] == [None, None]  # (the interval is 5 s)
+        assert world.committed()[1:] == [None, None]
     assert world.committed() == [10, 10, 10]
     with world.consumer(enable_auto_commit=True, auto_commit_interval_ms=50) as second:
         second.assign(world.partitions)
@@ -183,7 +183,7 @@ def test_what_was_being_handled_of_partitions_assigned_by_hand_is_not_committed(
     world.fill()
 
     def work() -> None:
-        with world.consumer(enable_auto_commit=True) as consumer:
+        with world.consumer(enable_auto_commit=True, auto_commit_interval_ms=600_000) as consumer:
             consumer.assign(world.partitions)
             for record in consumer:
                 if record.offset == 4:
@@ -372,7 +372,7 @@ def test_a_handler_that_makes_progress_is_no_idle_one(make_world: Callable[..., 
     counts as progress."""
     world = make_world(1)
     world.fill()
-    member = world.member("a", max_poll_interval_ms=1_500)
+    member = world.member("a", max_poll_interval_ms=3_000)
     pause = threading.Event()
     for seen, _ in enumerate(member, 1):
         pause.wait(0.4)
@@ -426,8 +426,8 @@ def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not
     with pytest.raises(RequestTimedOutError, match="no coordinator"):
         one.commit()
     cluster.restart("coordinator", 1)
+    other.commit()  # waits longer than the first until the coordinator owns the group again
     one.commit()
-    other.commit()
     assert world.committed() == [sent, sent]
     world.fill(1)
     sent += 1
@@ -530,8 +530,8 @@ def test_a_consumer_that_is_forgotten_by_the_owner_of_its_callbacks_leaves(
 
     begin()
     other = world.member("other")
-    gc.collect()  # the object and its consumer refer to each other, and nothing else refers to them
-    poll_until(lambda: other.assignment(), other)
+    # The object and its consumer refer to each other. Only the I/O thread may also refer to them, for a moment.
+    poll_until(lambda: gc.collect() >= 0 and other.assignment(), other)
 
 
 def test_to_subscribe_to_nothing_is_to_unsubscribe(make_world: Callable[..., ConsumerGroupWorld]) -> None:
@@ -570,7 +570,8 @@ def test_a_commit_of_a_topic_that_is_gone_fails_at_once(make_world: Callable[...
         world.consumer(group_id=f"{world.group}-by-hand", default_api_timeout_ms=300_000) as by_hand,
         pytest.raises(UnknownTopicOrPartitionError, match=gone.topic),
     ):
-        by_hand.commit({gone: 1})
+        # The coordinator accepts the commit as long as it has not learned of the deletion.
+        until(lambda: by_hand.commit({gone: 1}), "a refusal", LIMIT_S)
 
 
 CHILD = """
@@ -669,7 +670,7 @@ def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., Con
     without another call."""
     world = make_world(1)
     world.fill(2)
-    member = world.member("a", max_poll_interval_ms=1_000)
+    member = world.member("a", max_poll_interval_ms=3_000)
     offsets = []
     for record in member:
         offsets.append(record.offset)
