@@ -31,6 +31,7 @@ from headrace.errors import (
 )
 from headrace.models import GroupMetadata
 from headrace_core.sinks import SinkTransaction, sink_id
+from headrace_core.testing.verdicts import NotInTimeError
 from tests.worlds.waiting import until
 
 _names = itertools.count()
@@ -63,7 +64,8 @@ def values(bootstrap: str, topic: str, isolation_level: str = "read_committed") 
         found: list[bytes] = []
         deadline = time.monotonic() + 60
         while any(inp.position(tp) < end for tp, end in ends.items()):
-            assert time.monotonic() < deadline, (found, ends, [inp.position(tp) for tp in everywhere])
+            if time.monotonic() >= deadline:
+                raise NotInTimeError(f"{found}, {ends}, {[inp.position(tp) for tp in everywhere]}")
             found += [record.value or b"" for record in inp.poll(0.2)]
         assert len(found) == len(set(found)), "each record once"
         return set(found)
@@ -126,11 +128,12 @@ def test_zombie_is_fenced(bootstrap: str, topic: str, way: str, number: int) -> 
 
 
 def test_transaction_that_times_out_is_aborted_and_the_producer_continues(bootstrap: str, topic: str) -> None:
-    with producer(bootstrap, topic, transaction_timeout_ms=1_000) as out:
-        out.begin_transaction()
-        out.send(topic, b"late", partition=0).result(30)
+    t0 = TopicPartition(topic, 0)
+    with producer(bootstrap, topic, transaction_timeout_ms=4_000) as out:
         with Consumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as inp:
-            t0 = TopicPartition(topic, 0)
+            assert inp.end_offsets([t0]) == {t0: 0}  # and the consumer is connected
+            out.begin_transaction()
+            out.send(topic, b"late", partition=0).result(30)
             assert inp.end_offsets([t0]) == {t0: 0}
             until(lambda: inp.end_offsets([t0])[t0] > 0)
         with pytest.raises(TransactionAbortableError):

@@ -177,7 +177,7 @@ def test_open_and_decided_transactions_survive_their_coordinator(transactions: T
 def test_a_transaction_that_timed_out_is_aborted_and_its_producer_is_refused(
     transactions: Transactions, topic: str
 ) -> None:
-    slow = Producer(transactions, transactions.name_at(2), topic, transaction_timeout_ms=700)
+    slow = Producer(transactions, transactions.name_at(2), topic, transaction_timeout_ms=3_000)
     assert not slow.send(b"late").error.code
     other = Producer(transactions, transactions.name_at(1), topic)
     assert not other.send(b"well").error.code
