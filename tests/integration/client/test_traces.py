@@ -236,8 +236,10 @@ def test_the_gateways_and_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_
         for trace_id, flags in zip(ids, ("00", "01", "01"), strict=True)
     )
     for codec, contexts in ((None, (unsampled, sampled)), ("gzip", (compressed,))):
-        producer = KafkaProducer(bootstrap_servers=gateway, linger_ms=500, compression_type=codec, client_id="till-7")
-        for context in contexts:
+        producer = KafkaProducer(
+            bootstrap_servers=gateway, linger_ms=60_000, compression_type=codec, client_id="till-7"
+        )
+        for context in contexts:  # close() sends them as one batch
             producer.send(topic, b"x", headers=[("a", b"1"), ("traceparent", context)])
         producer.close(timeout=60)
     append, *replications = broker_spans(collecting, ids[1])
@@ -371,8 +373,9 @@ def test_a_producer_that_samples_goes_on_tracing_some_records_of_each_second(clu
     with producer_of(cluster, otel_traces_ratio=0.5, otel_traces_per_second_max=2) as producer:
 
         def traced_and_sent() -> tuple[int, int]:
-            metadata = producer.send(topic, b"x").result(30)
-            return len(own.named(f"send {topic}")), metadata.offset + 1
+            # (so many at once that a slow machine sends enough of them in a second)
+            offsets = [future.result(30).offset for future in [producer.send(topic, b"x") for _ in range(50)]]
+            return len(own.named(f"send {topic}")), max(offsets) + 1
 
         traced, sent = until(lambda: found if (found := traced_and_sent())[0] >= 4 else None)
     assert sent > 4 * traced
