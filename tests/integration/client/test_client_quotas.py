@@ -100,7 +100,8 @@ def test_controllers_apply_the_burst_of_their_configuration() -> None:
 
             def create(name: str) -> str:
                 request = admin_pb2.CreateTopicsRequest()
-                request.topics.add(name=name, partitions=3, replication_factor=1)
+                # A debt of seven seconds: the second request is refused, however late it comes.
+                request.topics.add(name=name, partitions=9, replication_factor=1)
                 metadata = [("headrace-client-id", "mutator")]
                 answer = admin_pb2_grpc.AdminStub(channel).CreateTopics(request, metadata=metadata, timeout=30)  # type: ignore[no-untyped-call]
                 return str(answer.results[0].error.message)
