@@ -46,7 +46,8 @@ class Terminal:
         deadline = time.monotonic() + timeout_s
         while text not in self.shown:
             left = deadline - time.monotonic()
-            assert left > 0, self.shown
+            if left <= 0:
+                raise NotInTimeError(f"{text!r}: {self.shown!r}")
             if select.select([self.fd], [], [], left)[0]:
                 self.shown += os.read(self.fd, 4096)
 
