@@ -152,7 +152,8 @@ def test_hundreds_of_calls_that_wait_slow_no_client_and_end_with_their_connectio
     )
 
     def calls() -> int:
-        return sum(channel.calls for pool in gateway.upstream._pools.values() for channel in pool._channels)
+        # (copies, because the gateway's thread changes the collections)
+        return sum(channel.calls for pool in list(gateway.upstream._pools.values()) for channel in list(pool._channels))
 
     with WellBehaved(gateway) as client:
         with held(gateway, 1, bytes(join)) as (first,):
@@ -192,7 +193,7 @@ def test_clients_that_read_nothing_get_little_and_slow_no_client(gateway: Gatewa
             sizes.append(size)
         assert sizes[0] < 100_000 < 200_000 < sizes[1] < 300_000 < 900_000 < sizes[3]
     with WellBehaved(gateway) as client, held(gateway, 50, bytes(fetch * 5)):
-        until(lambda: sum(each._is_stalled for each in gateway.connections.open) >= 50)
+        until(lambda: sum(each._is_stalled for each in list(gateway.connections.open)) >= 50)
         assert gateway.connections.answers.unread < 70 << 20
         client.goes_on()
     answers = gateway.connections.answers
@@ -208,7 +209,7 @@ def test_a_long_rack_costs_no_stream(gateway: Gateway) -> None:
         (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
         answer = read_answer(Api.FETCH, 12, connection.recv(size, socket.MSG_WAITALL))[1]
         assert [each.error_code for topic in answer.responses for each in topic.partitions] == [0]
-        (path,) = [each.client.fetch for each in gateway.connections.open if each.client.fetch]
+        (path,) = [each.client.fetch for each in list(gateway.connections.open) if each.client.fetch]
         assert all(stream.link.is_open for stream in path._streams.values())
 
 
