@@ -16,6 +16,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
+from headrace_core.testing.verdicts import NotInTimeError
 from tests.worlds.waiting import until
 
 IS_FULL = os.environ.get("HEADRACE_FULL_KILLS", "0") not in ("", "0")
@@ -122,9 +123,15 @@ def test_a_member_reads_on_and_commits_while_every_controller_stands_still(
     reader.is_over.set()
     reader.join(TIMEOUT_S)
     print(f"frozen for {FROZEN_S:g} s: longest gap {gap_s:.2f} s, {meanwhile} commits meanwhile")
-    assert gap_s < GAP_S
+    if gap_s >= GAP_S:
+        raise NotInTimeError(f"no record for {gap_s:.2f} s, allowed are {GAP_S:g} s")
     assert meanwhile > 2
     assert all(each == list(range(writer.written)) for each in reader.read.values()), "lost, doubled or out of order"
     assert not reader.failed
     assert not reader.lost
-    assert not [each.message for each in caplog.records if "stops reading" in each.message]
+    # (clients that earlier tests have not closed log, too)
+    assert not [
+        each.message
+        for each in caplog.records
+        if f"group {GROUP!r}" in each.message and "stops reading" in each.message
+    ]

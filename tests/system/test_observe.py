@@ -19,6 +19,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
+from headrace_core.testing.verdicts import NotInTimeError
 from headrace_tools.certs.authority import Authority
 from headrace_tools.local import ports
 from tests.worlds import prometheus as world
@@ -104,10 +105,7 @@ def _load(cluster: LocalCluster, topic: str, size: int = 100) -> Iterator[None]:
 
 
 def _until_data(observed: Prometheus, query: str, within_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not observed.query(query):
-        assert time.monotonic() < deadline_s, f"no data: {query}"
-        time.sleep(0.25)
+    until(lambda: observed.query(query), f"data of {query}", within_s, pause_s=0.25)
 
 
 def test_every_query_returns_data(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
@@ -127,8 +125,8 @@ def test_every_query_returns_data(cluster: LocalCluster, observed: Prometheus, a
                 filled = re.sub(r"\$(topic|group|broker)", ".*", query).replace("$__rate_interval", "8s")
                 try:
                     _until_data(observed, filled)
-                except AssertionError as error:
-                    raise AssertionError(f"{board}: {panel}: {error}") from None
+                except NotInTimeError as error:
+                    raise NotInTimeError(f"{board}: {panel}: {error}") from None
             for query in EXPORTER_OVERVIEW:
                 _until_data(observed, query)
             rules = (OBSERVE / "alerts.yml").read_text()
@@ -184,7 +182,8 @@ def test_a_slow_follower(cluster: LocalCluster, observed: Prometheus, admin: Adm
     over_s = time.monotonic() + 60
     with _load(cluster, "safe"):
         while "HeadraceSlowProduce" not in observed.firing():
-            assert time.monotonic() < over_s, "slow requests raised no alert"
+            if time.monotonic() >= over_s:
+                raise NotInTimeError("slow requests raised no alert")
             cluster.pause("broker", 3)
             time.sleep(0.4)
             cluster.resume("broker", 3)
