@@ -94,7 +94,7 @@ def test_commit_that_has_not_ended_in_time_raises_that_its_outcome_is_unknown(
         first = consumer.commit_async({T0: 5}, lambda offsets, error: errors.append(error))
         second = consumer.commit_async({T0: 6})  # waits for the first
         async with asyncio.timeout(LIMIT_S):
-            await consumer.close(0.2)
+            await consumer.close(1.0)
         for future in (first, second):
             with pytest.raises(RequestTimedOutError, match="the commit may or may not have taken effect"):
                 await future

@@ -60,9 +60,9 @@ def test_nobody_listens() -> None:
 
 def test_a_process_that_stands_still_takes_connections_and_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as still:
-        tried = try_address(f"127.0.0.1:{still.getsockname()[1]}", timeout_s=0.3)
+        tried = try_address(f"127.0.0.1:{still.getsockname()[1]}", timeout_s=1.5)
     assert tried.trouble is Trouble.SILENT
-    assert "0.3 s" in tried.detail
+    assert "1.5 s" in tried.detail
 
 
 def test_a_node_that_says_that_it_does_not_serve_and_one_that_does(
@@ -140,7 +140,7 @@ def test_who_is_late_is_not_waited_for() -> None:
             never.wait()
         return item
 
-    assert at_once(work, ["stuck", "quick"], timeout_s=0.2, late=lambda item: f"{item}: late") == [
+    assert at_once(work, ["stuck", "quick"], timeout_s=2.0, late=lambda item: f"{item}: late") == [
         "stuck: late",
         "quick",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, To
 from headrace.accumulator import TopicQueues
 from headrace.engine.metadata import MetadataCache
 from headrace.errors import IllegalStateError
+from tests.worlds.waiting import until_async
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 T0 = TopicPartition("t", 0)
@@ -81,13 +83,17 @@ def test_a_consumer_says_at_the_next_call_that_it_cannot_go_on(call: Callable[[C
 
 
 def test_a_poll_that_waits_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_assigned = threading.Event()
+
     async def broken(self: MetadataCache) -> None:
+        await until_async(is_assigned.is_set, "the consumer to have partitions")
         await asyncio.sleep(0.05)
         raise KeyError("a bug")
 
     monkeypatch.setattr(MetadataCache, "keep_fresh", broken)
     with Consumer(NOWHERE) as consumer:
         consumer.assign([T0])
+        is_assigned.set()
         with pytest.raises(IllegalStateError, match="background task headrace-metadata failed"):
             consumer.poll(600)
 

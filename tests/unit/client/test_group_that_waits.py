@@ -85,7 +85,6 @@ def test_consume_in_a_group_says_that_no_coordinator_answers_and_fails_when_it_s
     make: Make, monkeypatch: pytest.MonkeyPatch, *, exit_at_end: bool
 ) -> None:
     monkeypatch.setattr(group_consumer, "WAITING_S", 0.01)
-    monkeypatch.setattr(command, "GROUP_TIMEOUT_S", 0.2)
     notes: list[str] = []
     monkeypatch.setattr(command, "note", notes.append)
 
@@ -103,6 +102,7 @@ def test_consume_in_a_group_says_that_no_coordinator_answers_and_fails_when_it_s
 
         await party.until(is_warned)
         assert notes[0].startswith("% Waiting for the coordinator of group 'g'")
+        monkeypatch.setattr(command, "GROUP_TIMEOUT_S", 0.2)
         await party.until(lambda: party.group.waiting(0.25))
         if exit_at_end:
             with pytest.raises(CoordinatorNotAvailableError, match="nothing was read within"):
