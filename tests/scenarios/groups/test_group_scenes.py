@@ -325,7 +325,7 @@ def test_lag_grows_while_one_consumer_is_too_slow_and_ten_bring_it_down(bootstra
             until(lambda: watcher.lag() > 800, lambda: f"the lag grows; it is {watcher.lag()}")
             group.add(9)
             until(lambda: watcher.lag() < 300, lambda: f"ten of them bring it down; it is {watcher.lag()}")
-            assert group.counts() == [1] * 10
+            until(lambda: group.counts() == [1] * 10, lambda: f"each has a partition: {group.counts()}")
             feed.stop()
         assert set(group.until_read(feed.ends()).values()) == {1}
         until(lambda: watcher.lag() == 0, lambda: f"in the end there is none; it is {watcher.lag()}")
