@@ -100,10 +100,12 @@ class GroupsCluster:
 
     def group_of(self, number: int) -> str:
         """The name of a new group whose coordinator has the id ``number``."""
-        while True:
+
+        def found() -> str | None:
             group = f"group-{next(_numbers)}"
-            if self.owner_of(group) == number:
-                return group
+            return group if self.owner_of(group) == number else None
+
+        return str(until(found, f"coordinator {number} to own a shard", LONG_S))
 
     def wait_owner(self, group: str, *, other_than: int) -> int:
         def found() -> int | None:

@@ -32,10 +32,13 @@ class Transactions:
 
     def name_at(self, number: int) -> str:
         """Return a new transactional id that belongs to coordinator ``number``."""
-        names = (f"transaction-{next(_names)}" for _ in range(1_000))
-        return next(
-            name for name in names if until(lambda name=name: self.owner_of(name), "an owner", LONG_S) == number
-        )
+
+        def found() -> str | None:
+            name = f"transaction-{next(_names)}"
+            return name if self.owner_of(name) == number else None
+
+        # (a coordinator that has just started gets its shards soon)
+        return str(until(found, f"coordinator {number} to own a shard", LONG_S))
 
     def stub(self, number: int) -> Any:
         return transactions_pb2_grpc.TransactionsStub(self.cluster.channel_to(number))

@@ -183,8 +183,9 @@ def test_a_transaction_that_timed_out_is_aborted_and_its_producer_is_refused(
     assert not other.send(b"well").error.code
     other.end(commit=True)
     assert read_committed(transactions.cluster, topic, 1) == [b"well"], "after the time-out"
-    described = transactions.described(slow.name)
-    assert described.state == transactions_pb2.TRANSACTION_STATE_COMPLETE_ABORT
+    # (readers see the marker before the coordinator has written that all markers are written)
+    complete = transactions_pb2.TRANSACTION_STATE_COMPLETE_ABORT
+    until(lambda: transactions.described(slow.name).state == complete, "the abort to be complete", LONG_S)
     assert slow.send(b"too late").error.code == INVALID_PRODUCER_EPOCH
     with pytest.raises(grpc.RpcError, match="TRANSACTION_ABORTABLE"):
         slow.end(commit=True)
