@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from headrace_core.errors import NotLeaderOrFollowerError
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_protos.v1 import (
@@ -203,9 +204,11 @@ class ReplicatedTopic:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def try_append(self, records: bytes, partition: int = 0, *, acks: Any = produce_pb2.ACKS_ALL) -> Any:
-        """Try once to append at the current leader; return the result. Raises grpc.RpcError when the leader is down."""
+        """Try once to append at the current leader; return the result, or None without a live leader. Raises
+        grpc.RpcError when the leader dies meanwhile."""
         leader = self.leader(partition)
-        if leader < 0:
+        # gRPC may not know yet that the connection to a killed broker has ended, and fails as if the request was sent
+        if leader < 0 or not self.fleet.is_up(leader):
             return None
         with Stream(produce_pb2_grpc.ProduceStub(self.fleet.channel(leader)).Produce) as stream:
             stream.send(produce_request(1, produce_partition(self.name, records, partition), acks=acks))
@@ -246,7 +249,12 @@ class ReplicatedTopic:
         return int(result.low_watermark)
 
     def read(self, partition: int = 0) -> list[bytes | None]:
-        """All values that a consumer can read from the leader now."""
+        """All values that a consumer can read from the leader now. If the leadership moves meanwhile, the read begins
+        again, as a consumer goes on at the next leader."""
+        (found,) = until(lambda: self._try_read_all(partition), f"a leader of {self.name}-{partition} to read", LONG_S)
+        return list(found)
+
+    def _try_read_all(self, partition: int) -> tuple[list[bytes | None]] | None:
         leader = self.wait_leader(lambda _: True, partition)
         channel = self.fleet.channel(leader)
         offset, end = self.offset(partition, earliest=True), self.offset(partition)
@@ -256,11 +264,13 @@ class ReplicatedTopic:
             while offset < end:
                 stream.send(request)
                 for result in stream.receive().results:
+                    if result.error.code == NotLeaderOrFollowerError.number:
+                        return None
                     assert not result.error.code, result.error
                     found += values_in(result.records, offset)
                     offset = result.next_offset
                 request = fetch_request(1)
-        return found
+        return (found,)
 
     def offset(self, partition: int = 0, *, earliest: bool = False) -> int:
         """The high watermark according to the leader; with ``earliest``, the log start offset."""
