@@ -201,10 +201,11 @@ def test_a_paused_broker_is_fenced_and_comes_back(tmp_path):
     """A broker is stopped (SIGSTOP) for longer than its session, so the controller fences it. When the broker resumes,
     it learns that it is fenced, and then serves again."""
     made = Cluster(tmp_path / "cluster", **{"broker.heartbeat.interval.ms": "100"})
-    made.controller.keys["broker.session.timeout.ms"] = "600"
+    # (a slow machine may suspend the broker for a second, too)
+    made.controller.keys["broker.session.timeout.ms"] = "3000"
     with made as cluster:
         orders = cluster.topic("orders")
-        orders.produce(b"before")
+        assert not orders.produce(b"before").error.code
         epoch = orders.leader_epoch()
         cluster.broker.process.send_signal(signal.SIGSTOP)
         until(lambda: "BrokerFenced" in cluster.controller.log(), "the controller to fence the broker")
@@ -226,7 +227,7 @@ def test_health_says_not_serving_before_the_broker_is_unfenced(tmp_path):
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(), timeout=20, wait_for_ready=True
+                health_pb2.HealthCheckRequest(), timeout=WAIT_S, wait_for_ready=True
             )
         assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert broker.terminate() == 0
