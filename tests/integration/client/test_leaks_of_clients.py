@@ -238,7 +238,12 @@ def test_nothing_of_a_closed_stream_waits_for_the_brokers_garbage_collector(with
         with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("streams", 0)])
             assert consumer.poll(60)
-            assert parts_of_streams() == {"FetchSession", "MetadataWatch"}
+            # (the client may have its first records before its watch has reached the broker)
+            until(
+                lambda: parts_of_streams() == {"FetchSession", "MetadataWatch"},
+                lambda: f"both streams are there: {parts_of_streams()}",
+                pause_s=0.1,
+            )
         until(lambda: parts_of_streams() == set(), lambda: f"{parts_of_streams()} are left", pause_s=0.1)
 
 
