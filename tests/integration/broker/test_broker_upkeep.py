@@ -172,7 +172,8 @@ def test_the_cleaner_obeys_its_broker_keys_without_a_restart(make_cluster: Calla
     until(lambda: len(records_of(cluster, partition)) < 120, "the throttle to be lifted")
     started = time.monotonic()
     assert cluster.broker.terminate() == 0
-    assert time.monotonic() - started < 30
+    if (took_s := time.monotonic() - started) >= 30:
+        raise NotInTimeError(f"the broker stopped after {took_s:.0f} s")
 
 
 def test_retention_obeys_its_broker_keys_without_a_restart(make_cluster: Callable[..., Cluster]) -> None:

@@ -609,7 +609,8 @@ def test_partitions_of_a_process_that_ends_are_read_by_others(
         ended = time.monotonic()
         child.send_signal(how)
         poll_until(lambda: other.assignment(), other)
-        assert time.monotonic() - ended < 30
+        if (took_s := time.monotonic() - ended) >= 30:
+            raise NotInTimeError(f"the partitions moved after {took_s:.0f} s")
         if how == signal.SIGINT:
             assert child.stdout.readline() == "revoked\n"
     finally:
