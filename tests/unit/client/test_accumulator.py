@@ -223,11 +223,11 @@ def test_sticky_partition_stays_until_a_batch_is_through_and_spreads_evenly() ->
 def test_sticky_partition_changes_at_low_rates_too() -> None:
     h = Harness(partitions=6, batch_bytes=1 << 20)
     seen: Counter[int] = Counter()
-    for _ in range(3_000):
+    for _ in range(12_000):
         seen[h.send("t", b"v" * 1_000) and h.topic.sticky] += 1
         h.take(queue=h.topic.queues[h.topic.sticky]).finish(0, -1, None)
     assert set(seen) == set(range(6))
-    assert min(seen.values()) > 200
+    assert min(seen.values()) > 800
 
 
 def test_sticky_choice_avoids_partitions_without_a_leader_and_long_queues() -> None:
@@ -242,7 +242,7 @@ def test_sticky_choice_avoids_partitions_without_a_leader_and_long_queues() -> N
     for n in range(3):
         h.send("t", b"x" * 900, partition=n)
     picks = Counter()
-    for _ in range(400):
+    for _ in range(4_000):  # with 400, chance gave another partition more in one run of 15,000
         h.topic.choose_sticky()
         picks[h.topic.sticky] += 1
     assert picks[3] > max(picks[0], picks[1], picks[2])
