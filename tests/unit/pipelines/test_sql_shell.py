@@ -417,3 +417,25 @@ def test_a_line_that_is_not_utf8_is_left_out(
     shell.interactive(both, both, tmp_path / "history", "table")
     assert asked
     assert "the line is not UTF-8, and is ignored: invalid start byte" in capsys.readouterr().err
+
+
+def test_ctrl_c_between_the_line_and_its_statement_drops_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such a Ctrl-C ended the shell, and with it its continuous queries."""
+
+    def source(*arguments: Any) -> Source:
+        if not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+        return Source(*arguments)
+
+    pressed: list[bool] = []
+    left = iter(["SELECT 1;", "help", "exit"])
+    both: Any = Interrupted()
+    monkeypatch.setattr(shell, "input", lambda prompt: next(left), raising=False)
+    monkeypatch.setattr(shell, "_prepare", lambda history, words: None)
+    monkeypatch.setattr(shell, "Source", source)
+    shell.interactive(both, both, tmp_path / "history", "table")
+    assert (pressed, both.statements) == ([True], [])
+    assert "SHOW TABLES" in capsys.readouterr().out, "the shell goes on"

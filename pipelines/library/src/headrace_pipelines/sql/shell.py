@@ -114,20 +114,18 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
         while True:
             try:
                 text = read_statement(input)
+                if text.strip().lower() in _HELPS:
+                    print(HELP)
+                elif text.strip():
+                    _run_typed(shell, Source(text, "sql", number))
+                number += text.count("\n") + 1
             except EOFError:
                 print()
                 return
             except KeyboardInterrupt:  # Ctrl-C drops the line
                 print()
-                continue
             except UnicodeDecodeError as error:
                 fail(f"the line is not UTF-8, and is ignored: {error.reason}")
-                continue
-            if text.strip().lower() in _HELPS:
-                print(HELP)
-            elif text.strip():
-                _run_typed(shell, Source(text, "sql", number))
-            number += text.count("\n") + 1
     finally:
         with contextlib.suppress(OSError):
             readline.write_history_file(history)
