@@ -17,6 +17,7 @@ from headrace_core.node import http_connections
 from headrace_core.node.http_connections import Listener
 from headrace_registry.api.connections import Connections
 from tests.worlds.certificates import TestAuthority
+from tests.worlds.loop_clock import LoopClock
 from tests.worlds.waiting import until_async
 
 #: The beginning of a TLS handshake.
@@ -91,10 +92,12 @@ class Client:
 @pytest.mark.parametrize("data", [b"", HALF])
 def test_connections_without_a_whole_first_header_are_closed_and_others_are_served(data: bytes) -> None:
     async def work() -> None:
-        async with serving(Connections(first_request_s=0.5)) as port:
+        async with serving(Connections(first_request_s=600), keepalive_s=6_000) as port:
+            clock = LoopClock()
             idle = [await Client.open(port, data) for _ in range(200)]
             served = await Client.open(port)
             assert await served.is_answered()
+            clock.forward(600)
             assert max(await asyncio.gather(*(each.closed_after_s() for each in idle))) < 20
             assert await served.is_answered()  # its first request was in time
             for each in (*idle, served):
