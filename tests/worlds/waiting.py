@@ -1,4 +1,5 @@
-"""Poll a condition until it is true, for a limited time. The error of a failed wait names the condition."""
+"""Poll a condition until it is true, for a limited time, or check that something ended in time. The errors are
+NotInTimeError: a slow machine may explain them, so CI runs such a test once more."""
 
 from __future__ import annotations
 
@@ -32,6 +33,12 @@ def until(
             raise _late(condition, what, within_s)
         time.sleep(pause_s)
     return value
+
+
+def check_in_time(began_s: float, within_s: float, what: str = "") -> None:
+    """Raise NotInTimeError if more than ``within_s`` seconds have passed since ``began_s`` (of time.monotonic())."""
+    if (took_s := time.monotonic() - began_s) >= within_s:
+        raise NotInTimeError(f"{took_s:.1f} s have passed, allowed are {within_s:g} s" + (f": {what}" if what else ""))
 
 
 async def until_async(

@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 from headrace_core.records import encode_batch
 from headrace_core.testing.verdicts import NotInTimeError
-from tests.worlds.waiting import until
+from tests.worlds.waiting import check_in_time, until
 
 T0 = TopicPartition("t", 0)
 
@@ -160,7 +160,7 @@ def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any) -> N
             inp.partitions_for("new", timeout=0.3)
         with pytest.raises(HeadraceError):
             inp.end_offsets([TopicPartition("new", 0)], timeout=0.3)
-        assert time.monotonic() - begun < 30
+        check_in_time(begun, 30)
         fake.metadata_held = False
 
 
@@ -220,7 +220,7 @@ def test_offsets_of_a_topic_that_is_not_there_say_so_soon(fake: Any, monkeypatch
         fake.offsets_error = 3
         with pytest.raises(UnknownTopicOrPartitionError, match="'gone' does not exist"):
             inp.beginning_offsets([gone])
-        assert time.monotonic() - begun < 60
+        check_in_time(begun, 60)
 
 
 def test_error_of_a_missing_topic_is_over_when_the_topic_is_there(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:

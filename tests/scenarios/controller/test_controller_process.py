@@ -28,7 +28,7 @@ from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.ids import random_id
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
-from tests.worlds.waiting import until
+from tests.worlds.waiting import check_in_time, until
 from tests.worlds.waiting import until_async as eventually
 
 Make = Callable[..., Any]
@@ -342,7 +342,7 @@ def test_a_broker_takes_its_leave_and_its_partitions_wait_for_it(make_controller
             await asyncio.to_thread(calls.create, "t")
         begun = time.monotonic()
         assert await broker.session.shut_down(60)
-        assert time.monotonic() - begun < 30
+        check_in_time(begun, 30)
         await asyncio.wait_for(broker.tasks[1], 60)  # the broker's heartbeats have ended without a call from the test
         await broker.stop()
         again = BrokerStandIn(controller.internal, directory)
@@ -377,7 +377,7 @@ def test_sigterm_stops_cleanly_with_streams_open(make_controller: Make) -> None:
         begun = time.monotonic()
         assert await asyncio.to_thread(controller.stop) == 0
         print(f"stopped in {time.monotonic() - begun:.2f} s")
-        assert time.monotonic() - begun < 30
+        check_in_time(begun, 30)
         controller.start()
         with Calls(controller.internal) as calls:
             created = await asyncio.to_thread(calls.create, "t")
