@@ -153,7 +153,7 @@ def test_late_offsets_of_a_zombie_are_refused(transactions: Transactions, topic:
         assert stable(cluster, group, topic) == -1, "the successor has aborted the transaction"
     late = successor.offsets(group, topic, 7)
     successor.send_offsets(late)
-    successor.end(commit=True)
+    successor.end(commit=True, wait_for_markers=True)  # (before that, the late offsets get CONCURRENT_TRANSACTIONS)
     with pytest.raises(grpc.RpcError, match="INVALID_PRODUCER_EPOCH"):
         successor.send_offsets(late)
     successor.send_offsets(successor.offsets(group, topic, 8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -29,7 +30,7 @@ from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import node_pb2, node_pb2_grpc, security_pb2, security_pb2_grpc
 from tests.unit.security.test_sasl_sessions import IMAGE, in_loop, serving
 from tests.worlds.free_ports import free_port
-from tests.worlds.waiting import check_in_time
+from tests.worlds.waiting import check_in_time, until_async
 
 P = {"sasl_mechanism": "PLAIN"}
 SCRAM_LOGIN = 'a.ScramLoginModule required username="a";'
@@ -241,6 +242,36 @@ def test_a_node_that_never_answers_an_authentication_is_named_with_the_time(monk
             await channel.close()
         finally:
             await listener.stop(0)
+
+    run()
+
+
+def test_the_close_of_a_channel_leaves_no_login_that_waits_for_the_users_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a login was left alone after a second: "Task was destroyed but it is pending"."""
+    monkeypatch.setattr(session_channel, "CLOSE_S", 0.1)
+    is_begun, is_over = threading.Event(), threading.Event()
+
+    class Waits(Fails):
+        def first(self) -> bytes:
+            is_begun.set()
+            is_over.wait(60)
+            return b""
+
+    @in_loop
+    async def run() -> None:
+        async with serving() as (listener, _):
+            channels = SessionChannels(None, scram())
+            channels._start = lambda host: Waits(None)  # type: ignore[method-assign,assignment,return-value]
+            channel = channels.open(listener.address, ChannelPurpose.CONTROL)
+            asking = asyncio.create_task(ask(channel, timeout=60.0))
+            try:
+                await until_async(is_begun.is_set)
+                await channel.close()
+                assert [each for each in asyncio.all_tasks() if each.get_name().startswith("session ")] == []
+                with pytest.raises(NetworkError):
+                    await asking
+            finally:
+                is_over.set()
 
     run()
 

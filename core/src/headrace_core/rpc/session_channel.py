@@ -31,6 +31,7 @@ from .channel import ChannelPurpose, Channels, Credentials, open_channel
 SESSION_KEY = "headrace-session"
 REFUSED_S = 2.0
 EXCHANGE_S_MAX = 30.0
+CLOSE_S = 1.0  #: Time for a session to end by itself when its channel is closed.
 
 _Result = TypeVar("_Result")
 
@@ -106,7 +107,10 @@ class _Session:
         if self._end is not None:
             self._end.cancel()
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=1.0)
+            _, waiting = await asyncio.wait({self._task}, timeout=CLOSE_S)
+            if waiting:  # for the user's code, such as a token callback
+                self._task.cancel()
+                await asyncio.wait(waiting, timeout=CLOSE_S)
 
     async def _run(self, ready: asyncio.Future[str]) -> None:
         try:
