@@ -19,6 +19,7 @@ import pytest
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace.errors import HeadraceError
+from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from tests.worlds.waiting import WAIT_S, until
 
 IS_FULL = os.environ.get("HEADRACE_FULL_KILLS", "0") not in ("", "0")
@@ -129,12 +130,17 @@ def check(controllers: Controllers, writers: Writers) -> None:
     names = {name for name, _, _ in writers.acknowledged}
     assert names
 
-    def are_equal() -> bool:
-        shown = [controllers.topics(node_id, names) for node_id in controllers.addresses]
-        return all(each == shown[0] for each in shown)
+    def shown() -> dict[int, Any]:
+        return {node_id: controllers.topics(node_id, names) for node_id in controllers.addresses}
 
-    # (a write whose client has given up may still be on its way)
-    until(are_equal, "all controllers to have the same topics")
+    def are_equal() -> bool:
+        first, *others = shown().values()
+        return all(each == first for each in others)
+
+    try:  # (a write whose client has given up may still be on its way)
+        until(are_equal, "all controllers to have the same topics")
+    except NotInTimeError as never:  # no client writes any more
+        raise SafetyViolation(f"the controllers have different topics: {shown()}") from never
 
 
 @pytest.mark.slow

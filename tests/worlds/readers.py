@@ -56,6 +56,20 @@ def send(bootstrap: str, topic: str, counts: Mapping[int, int], *, timestamps_ms
             future.result(timeout=LONG_S)
 
 
+def read_to_end(consumer: Consumer, within_s: float = LONG_S, *, poll_s: float = 0.2) -> list[Any]:
+    """All records from the positions of the consumer's partitions to their present ends. A missing record is not waited
+    for: the consumer's positions pass it. Raises NotInTimeError if a position does not reach the end."""
+    ends = consumer.end_offsets(consumer.assignment())
+    found: list[Any] = []
+
+    def is_at_end() -> bool:
+        found.extend(consumer.poll(poll_s, max_records=100_000))
+        return all(consumer.position(partition) >= end for partition, end in ends.items())
+
+    until(is_at_end, lambda: f"the positions reach {ends}", within_s)
+    return found
+
+
 class Read(NamedTuple):
     """``at``: time.monotonic()."""
 

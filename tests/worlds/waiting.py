@@ -35,9 +35,10 @@ def until(
     return value
 
 
-def check_in_time(began_s: float, within_s: float, what: str = "") -> None:
-    """Raise NotInTimeError if more than ``within_s`` seconds have passed since ``began_s`` (of time.monotonic())."""
-    if (took_s := time.monotonic() - began_s) >= within_s:
+def check_in_time(began_s: float, within_s: float, what: str = "", ended_s: float | None = None) -> None:
+    """Raise NotInTimeError if more than ``within_s`` seconds have passed from ``began_s`` to ``ended_s``, by default to
+    now (of time.monotonic()). Call it after all other checks of a test: CI may run a test that was late once more."""
+    if (took_s := (time.monotonic() if ended_s is None else ended_s) - began_s) >= within_s:
         raise NotInTimeError(f"{took_s:.1f} s have passed, allowed are {within_s:g} s" + (f": {what}" if what else ""))
 
 

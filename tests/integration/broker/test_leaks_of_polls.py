@@ -57,8 +57,8 @@ def check(cluster: Cluster, before: Use, growth_max_mib: float) -> None:
     grown = (cluster.rss_bytes() - before.rss) / MIB
     assert grown < growth_max_mib, f"the broker grew by {grown:.2f} MiB"
     until(lambda: cluster.descriptors() <= before.descriptors, "descriptors to be as many as before")
-    # gRPC's pool of threads grows while all are busy, by more threads on a busy machine, and idle ones end. A leak
-    # would add a thread every few rounds.
+    # gRPC's pool of threads grows while all its threads are busy. Idle threads end later. A leak would add a thread
+    # every few rounds.
     until(lambda: cluster.threads() <= before.threads + 4, lambda: f"{cluster.threads()} threads")
     print(f"grew by {grown:.2f} MiB")
 

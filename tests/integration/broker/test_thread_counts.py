@@ -55,11 +55,11 @@ def own_threads(pid: int) -> int:
     moment, so the number counts when it is the same twice."""
     counts = [-1]
 
-    def is_settled() -> bool:
+    def is_same() -> bool:
         counts.append(sum(not name.startswith(GRPC_THREADS) for name in thread_names(pid)))
         return counts[-1] == counts[-2]
 
-    until(is_settled, lambda: f"the number of threads to settle: {counts}", pause_s=0.05)
+    until(is_same, lambda: f"the number of threads stays the same: {counts}", pause_s=0.05)
     return counts[-1]
 
 

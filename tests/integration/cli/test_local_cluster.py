@@ -20,6 +20,7 @@ from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumen
 from headrace_tools.local import ClusterDirectory
 from headrace_tools.local.directory import Topology
 from headrace_tools.local.processes import ProcessId, identify
+from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import until
 
 _ROOT = Path(__file__).parents[3]
@@ -31,13 +32,11 @@ def _send(cluster: LocalCluster, values: list[bytes]) -> None:
             future.result(timeout=60)
 
 
-def _read(cluster: LocalCluster, count: int) -> list[bytes | None]:
+def _read(cluster: LocalCluster) -> list[bytes | None]:
     with Consumer(bootstrap_servers=cluster.bootstrap_servers) as consumer:
         consumer.assign([TopicPartition("events", 0)])
         consumer.seek(TopicPartition("events", 0), 0)
-        values: list[bytes | None] = []
-        until(lambda: values.extend(record.value for record in consumer.poll(timeout=1.0)) or len(values) >= count)
-        return values
+        return [record.value for record in read_to_end(consumer)]
 
 
 def _commit(cluster: LocalCluster, offset: int) -> None:
@@ -62,7 +61,7 @@ def test_a_cluster_lasts_as_long_as_its_block_and_leaves_nothing() -> None:
         directory = cluster.directory
         pids = [row["pid"] for row in cluster.ps()]
         _send(cluster, [b"hello"])
-        assert _read(cluster, 1) == [b"hello"]
+        assert _read(cluster) == [b"hello"]
         assert "NodeStarted" in cluster.log("broker", 1)
     assert not directory.exists()
     assert not [pid for pid in pids if _alive(pid)]
@@ -83,7 +82,7 @@ def test_acknowledged_records_survive_the_kill_of_every_node(headrace_cluster: L
     cluster.restart("controller", 1)
     cluster.restart("broker", 1)
     cluster.restart("coordinator", 1)
-    assert _read(cluster, 100) == values
+    assert _read(cluster) == values
     assert _committed(cluster) == 70
     for row in cluster.ps():
         old = before[row["role"], row["id"]]
@@ -99,7 +98,7 @@ def test_a_paused_broker_answers_again_when_it_is_resumed(headrace_cluster: Loca
     until(lambda: b") T" in stat.read_bytes(), within_s=20)
     cluster.resume("broker", 1)
     _send(cluster, [b"after"])
-    assert _read(cluster, 2) == [b"before", b"after"]
+    assert _read(cluster) == [b"before", b"after"]
 
 
 def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
@@ -114,7 +113,7 @@ def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
     with LocalCluster(data=tmp_path / "kept", brokers=2) as cluster:  # and one broker more
         assert cluster.bootstrap_servers.split(",")[0] == first
         assert [(row["role"], row["id"]) for row in cluster.ps()] == [("controller", 1), ("broker", 1), ("broker", 2)]
-        assert _read(cluster, 1) == [b"kept"]
+        assert _read(cluster) == [b"kept"]
     with pytest.raises(InvalidArgumentError, match="nodes can only be added"):
         LocalCluster(data=tmp_path / "kept", brokers=1).start()
 
@@ -143,7 +142,7 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
         cluster.restart("broker", 1)
         cluster.restart("coordinator", 1)
         cluster.restart("controller", 1)
-        assert _read(cluster, 100) == values
+        assert _read(cluster) == values
         assert _committed(cluster) == 60
         with pytest.raises(UnsupportedVersionError, match="paused"):
             cluster.pause("broker", 1)
@@ -153,7 +152,7 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
     # the threads of the clients, and of the thread pools, stay for the next cluster
     assert threading.active_count() <= threads + 6
     with LocalCluster(data=tmp_path / "kept") as cluster:
-        assert _read(cluster, 100) == values
+        assert _read(cluster) == values
         assert _committed(cluster) == 60
 
 
@@ -338,6 +337,7 @@ _FORKED = """
 import gc, os, sys, time
 from headrace import LocalCluster, Producer
 from headrace.engine.io_thread import io_thread
+from tests.worlds.readers import read_to_end
 from headrace.errors import IllegalStateError
 
 cluster = LocalCluster(brokers=1, controllers=1, coordinators=0, mode="inprocess").start()

@@ -25,6 +25,7 @@ from tests.worlds.waiting import until
 
 WORKER = Path(__file__).with_name("processing_worker.py")
 LIMIT_S = 60.0
+COMMIT_S = 15.0  #: Time for a commit, which a worker makes every second.
 _names = itertools.count()
 
 
@@ -236,8 +237,10 @@ def test_a_killed_worker_repeats_only_what_was_not_committed(cluster: LocalClust
         try:
             until(lambda: len(finished()) >= wanted, within_s=LIMIT_S, pause_s=0.02)
             done = finished()
-            # The worker commits while it works. (A bound in seconds would measure how long the machine suspends it.)
-            until(lambda: done <= committed_as_finished(), "the finished records to be committed", LIMIT_S)
+            # The worker commits every second while it works.
+            until(
+                lambda: finished() and done <= committed_as_finished(), "the finished records to be committed", COMMIT_S
+            )
         finally:
             worker.kill()
             worker.wait()

@@ -12,6 +12,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import until
 
 WAIT_S = 120
@@ -87,10 +88,6 @@ def test_leader_that_dies_or_stands_still_costs_no_record(cluster: LocalCluster,
         stream.wait_for(300)
         outcomes = stream.stop()
         wanted = [b"%09d" % number for number in range(len(outcomes))]
-        deadline = time.monotonic() + WAIT_S
-        while len(found) < len(wanted):
-            if time.monotonic() >= deadline:
-                raise NotInTimeError(f"{len(found)} of {len(wanted)} records were read")
-            found += [bytes(record.value) for record in inp.poll(1)]
+        found += [bytes(record.value) for record in read_to_end(inp, WAIT_S)]
     assert outcomes == list(range(len(outcomes))), [outcome for outcome in outcomes if not isinstance(outcome, int)][:3]
     assert found == wanted

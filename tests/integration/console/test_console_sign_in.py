@@ -360,7 +360,7 @@ def test_wrong_passwords_of_one_address_do_not_keep_another_user_out(
     at_s = time.monotonic()
     bob = signed_in(cluster, browsers, "bob", address="127.0.0.3")
     assert bob.get("topics").status_code == 200
-    check_in_time(at_s, 5)
+    served_s = time.monotonic()
     thread.join(60)
     assert len(statuses) == 200
     assert statuses.count(401) <= PER_ADDRESS_MAX + 3  # a token comes back every 30 s
@@ -369,6 +369,7 @@ def test_wrong_passwords_of_one_address_do_not_keep_another_user_out(
     assert answer.status_code == 429
     assert int(answer.headers["Retry-After"]) >= 1
     assert signed_in(cluster, browsers, "alice", address="127.0.0.4")  # the user whose password was guessed
+    check_in_time(at_s, 5, ended_s=served_s)
 
 
 def test_slow_forms_of_one_address_leave_room_for_others(cluster: LocalCluster, browsers: list[Browser]) -> None:

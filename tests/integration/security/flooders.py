@@ -34,6 +34,9 @@ AT_ONCE = 50  #: Concurrent logins: half of what a listener takes from one host.
 FAILURES_PER_CONNECTION = 10
 #: Of this number of failed logins one is PLAIN, which costs the server two hashes of a password.
 PLAIN_EVERY = 10
+#: A node ends a call that it refuses as busy before the call's first message. gRPC then may report this error for the
+#: client's write, in place of the node's status.
+REFUSED_WRITE = "Internal error from Core"
 
 
 class Flood:
@@ -108,15 +111,7 @@ async def _guess(flood: Flood, channel: grpc.aio.Channel, turn: int) -> None:
         await call.read()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the outcome is the call's status
         pass
-    flood.seen[code_of(await call.details())] += 1
-
-
-def code_of(details: str | None) -> str:
-    """The code of a refusal. A node ends a call that it refuses as busy before the call's first message; gRPC then may
-    report its own error for the client's write, in place of the node's status."""
-    if details == "Internal error from Core":
-        return ServerBusyError.code
-    return str(details).partition(":")[0][:40]
+    flood.seen[str(await call.details()).partition(":")[0][:40]] += 1
 
 
 async def kafka_logins(flood: Flood) -> None:
@@ -181,7 +176,7 @@ async def _log_in(flood: Flood) -> tuple[grpc.aio.Channel, Any, list[tuple[str, 
                 await call.write(security_pb2.AuthenticateRequest(data=client.step(answer.data)))
                 answer = await call.read()
         except grpc.aio.AioRpcError as error:
-            if code_of(error.details()) != ServerBusyError.code:
+            if ServerBusyError.code not in str(error.details()) and error.details() != REFUSED_WRITE:
                 raise
             await channel.close()
             continue

@@ -145,6 +145,28 @@ def test_a_signal_is_the_end_of_a_run_from_its_first_record_on(
     assert (run.state, run.ended_ms is None) == (end, False)
 
 
+def test_a_second_signal_in_the_last_moment_of_a_run_does_not_hide_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users press Ctrl-C twice."""
+
+    def interrupted() -> None:
+        with recorded(tmp_path, "clickstream"):
+            monkeypatch.setattr(runs, "_write", last_write)
+            raise KeyboardInterrupt
+
+    def last_write(directory: Path, run: runs.Run) -> None:
+        signal.raise_signal(signal.SIGINT)
+        _write(directory, run)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    run = find(tmp_path)
+    assert run is not None
+    assert run.state == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_signal_before_the_first_record_of_a_run_keeps_the_run_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

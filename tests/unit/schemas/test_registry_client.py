@@ -121,10 +121,10 @@ def test_a_caller_that_must_not_wait_gets_the_request_in_place_of_the_schema(
 
 
 def test_a_failure_is_repeated_for_a_moment_without_a_request(fake: FakeRegistry, registry: SchemaRegistry) -> None:
-    with SchemaRegistry(fake.url, retries=0, failure_cache_ms=60_000) as patient:
+    with SchemaRegistry(fake.url, retries=0, failure_cache_ms=60_000) as remembering:
         for _ in range(5):
             with pytest.raises(UnknownSchemaIdError):
-                patient.schema(1)
+                remembering.schema(1)
     assert len(fake.requests) == 1
     with pytest.raises(UnknownSchemaIdError):
         registry.schema(1)

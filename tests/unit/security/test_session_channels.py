@@ -277,6 +277,20 @@ def test_the_close_of_a_channel_leaves_no_login_that_waits_for_the_users_code(mo
 
 
 @in_loop
+async def test_a_closed_channel_begins_no_login() -> None:
+    """A call that the close had interrupted logged in again, and the close did not wait for this login."""
+    async with serving() as (listener, _):
+        channel = SessionChannels(None, scram()).open(listener.address, ChannelPurpose.CONTROL)
+        await ask(channel)
+        session = channel._session
+        await session.close()
+        with pytest.raises(NetworkError, match="the connection is closed"):
+            await session.token()
+        await channel.close()
+        assert [each for each in asyncio.all_tasks() if each.get_name().startswith("session ")] == []
+
+
+@in_loop
 async def test_a_stream_that_waits_for_a_login_without_an_answer_ends_when_it_is_cancelled() -> None:
     """Found by an attacker: a stream with a limit of one second ended after 30 s."""
     listener = Listener("client")

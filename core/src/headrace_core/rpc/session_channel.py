@@ -31,7 +31,7 @@ from .channel import ChannelPurpose, Channels, Credentials, open_channel
 SESSION_KEY = "headrace-session"
 REFUSED_S = 2.0
 EXCHANGE_S_MAX = 30.0
-CLOSE_S = 1.0  #: Time for a session to end by itself when its channel is closed.
+CLOSE_S = 1.0  #: Seconds that ``close`` waits for the session's task, before and after it cancels the task.
 
 _Result = TypeVar("_Result")
 
@@ -84,10 +84,13 @@ class _Session:
         self._end: CallEnd | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[str] | None = None
+        self._is_closed = False
 
     async def token(self) -> str:
         """The token of the present session; the method authenticates first if there is no session. Raises
         HeadraceError."""
+        if self._is_closed:
+            raise NetworkError(f"{self._address}: the connection is closed")
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._run(self._ready), name=f"session {self._address}")
@@ -104,11 +107,12 @@ class _Session:
                 self._end.cancel()
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._end is not None:
             self._end.cancel()
         if self._task is not None:
             _, waiting = await asyncio.wait({self._task}, timeout=CLOSE_S)
-            if waiting:  # for the user's code, such as a token callback
+            if waiting:  # The task waits for the user's code, such as a token callback.
                 self._task.cancel()
                 await asyncio.wait(waiting, timeout=CLOSE_S)
 

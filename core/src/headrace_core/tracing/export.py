@@ -139,7 +139,7 @@ class SpanExport(SpanProcessor):
         while not is_last:
             self._wake.wait(PAUSE_S)
             self._wake.clear()
-            is_last = self._is_over  # read before the queue, which has all spans from before the shutdown
+            is_last = self._is_over  # Read this first: spans from before the shutdown are then in the queue.
             self._send_all()
 
     def _send_all(self) -> None:

@@ -15,6 +15,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -106,7 +107,7 @@ def recorded(
         if last is not None and last.pipeline == pipeline and last.is_prepared and last.state != "done":
             _check_same(directory, last.flags, given)
             new = dataclasses.replace(new, is_prepared=True, continued=last.continued + 1)
-        ends = ["failed"]  # the first is the end of a run that names none
+        ends = ["failed"]  # ends[0] applies if the block names no end
         try:
             _write(directory, new)
             yield ends.append
@@ -117,10 +118,28 @@ def recorded(
             ends[0] = "stopped"
             raise
         finally:
-            run = find(directory)
-            # A signal may arrive before the file has this run. Then the file keeps the run before this one.
-            if run is not None and (run.process, run.began_ms) == (new.process, new.began_ms):
-                _write(directory, dataclasses.replace(run, ended_ms=_now_ms(), end=ends[-1]))
+            with _signals_wait():  # users press Ctrl-C twice
+                run = find(directory)
+                # A signal may arrive before the file has this run. Then the file keeps the run before this one.
+                if run is not None and (run.process, run.began_ms) == (new.process, new.began_ms):
+                    _write(directory, dataclasses.replace(run, ended_ms=_now_ms(), end=ends[-1]))
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """SIGINT and SIGTERM take effect after this block, which is in the main thread."""
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: arrived.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in arrived:
+        signal.raise_signal(number)
 
 
 def _check_same(directory: Path, before: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -113,19 +113,21 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
     try:
         while True:
             try:
-                text = read_statement(input)
+                try:
+                    text = read_statement(input)
+                except EOFError:
+                    print()
+                    return
+                except UnicodeDecodeError as error:
+                    fail(f"the line is not UTF-8, and is ignored: {error.reason}")
+                    continue
                 if text.strip().lower() in _HELPS:
                     print(HELP)
                 elif text.strip():
                     _run_typed(shell, Source(text, "sql", number))
                 number += text.count("\n") + 1
-            except EOFError:
-                print()
-                return
             except KeyboardInterrupt:  # Ctrl-C drops the line
                 print()
-            except UnicodeDecodeError as error:
-                fail(f"the line is not UTF-8, and is ignored: {error.reason}")
     finally:
         with contextlib.suppress(OSError):
             readline.write_history_file(history)

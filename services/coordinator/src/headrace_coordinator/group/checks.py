@@ -206,7 +206,7 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
     disconnection longer than the grace period, the member learns the new epoch before it releases partitions that were
     reassigned. A member that has more partitions to release keeps its epoch. So a delayed commit may arrive with the
     current epoch after the release, and even after a further member has had the partition. With an older epoch the
-    member may only commit partitions that it has had from that epoch on (KIP-1251), also partitions that it must
+    member may only commit partitions that it has had from that epoch on (KIP-1251), including partitions that it must
     release. A member with an older epoch may not know that the epoch is outdated. If ``parts`` is None, the partitions
     are unknown and the commit is refused.
     Guard: a delayed commit must not reset a partition's offset after the partition's new member has committed later
