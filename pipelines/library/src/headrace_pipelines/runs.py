@@ -130,7 +130,7 @@ def _signals_wait() -> Iterator[None]:
     """SIGINT and SIGTERM take effect after this block, which is in the main thread."""
     arrived: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, _: arrived.append(number))
+        number: signal.signal(number, lambda each, _: arrived.append(each))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
@@ -138,8 +138,8 @@ def _signals_wait() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in arrived:
-        signal.raise_signal(number)
+    for each in arrived:
+        signal.raise_signal(each)
 
 
 def _check_same(directory: Path, before: Mapping[str, str], given: Mapping[str, str]) -> None:
