@@ -66,7 +66,7 @@ def read_to_end(consumer: Consumer, within_s: float = LONG_S, *, poll_s: float =
         found.extend(consumer.poll(poll_s, max_records=100_000))
         return all(consumer.position(partition) >= end for partition, end in ends.items())
 
-    until(is_at_end, lambda: f"the positions reach {ends}", within_s)
+    until(is_at_end, lambda: f"the positions reach {ends}", within_s=within_s)
     return found
 
 
