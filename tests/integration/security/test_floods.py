@@ -198,7 +198,7 @@ def test_failed_logins_at_a_node_do_not_delay_a_neighbour(cluster: LocalCluster,
     assert sum(seen.values()) == count
     # busy: on the port of a former guess
     assert set(seen) <= {SaslAuthenticationFailedError.code, ServerBusyError.code, REFUSED_WRITE}
-    assert seen[REFUSED_WRITE] <= count * 0.05
+    assert seen.get(REFUSED_WRITE, 0) <= count * 0.05
     assert seen[SaslAuthenticationFailedError.code] > count * 0.8
 
 
