@@ -13,6 +13,7 @@ import pytest
 from headrace import Admin, ConfigResource, Consumer, NewTopic, Producer, Record, TopicPartition
 from headrace_core.testing.verdicts import NotInTimeError
 from tests.worlds.broker_world import Cluster
+from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import check_in_time, until
 
 #: Intervals of upkeep that are so short that the tests need not wait.
@@ -42,13 +43,7 @@ def records_of(cluster: Cluster, partition: TopicPartition) -> list[Record]:
     """Read all records of the partition from start to end, as a new consumer does. Offsets must ascend."""
     with Consumer(bootstrap_servers=cluster.broker.address(), auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
-        end = consumer.end_offsets([partition])[partition]
-        found: list[Record] = []
-        deadline = time.monotonic() + 60
-        while consumer.position(partition) < end:
-            if time.monotonic() >= deadline:
-                raise NotInTimeError("the consumer does not reach the end")
-            found += consumer.poll(0.2, max_records=100_000)
+        found = read_to_end(consumer)
     offsets = [record.offset for record in found]
     assert offsets == sorted(set(offsets))
     return found

@@ -6,15 +6,14 @@ import asyncio
 import itertools
 import os
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import ProducerFencedError, TransactionAbortableError
-from headrace_core.testing.verdicts import NotInTimeError
 from tests.integration.cli.conftest import run_headrace
+from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import until
 
 _names = itertools.count()
@@ -61,15 +60,8 @@ class Scene:
         everywhere = [TopicPartition(self.target, number) for number in range(2)]
         settings = self.reads | {"group_id": f"reader-of-{self.group}"}
         with Consumer(**settings) as reader:
-            ends = reader.end_offsets(everywhere)
             reader.assign(everywhere)
-            found: list[bytes] = []
-            deadline = time.monotonic() + 60
-            while any(reader.position(tp) < end for tp, end in ends.items()):
-                if time.monotonic() >= deadline:
-                    raise NotInTimeError(f"{found}, {ends}")
-                found += [record.value or b"" for record in reader.poll(0.2)]
-        return sorted(found, key=int)
+            return sorted((record.value or b"" for record in read_to_end(reader)), key=int)
 
     def committed(self) -> dict[int, int]:
         """Waits until no offset is pending."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +30,7 @@ from headrace.errors import (
 )
 from headrace.models import GroupMetadata
 from headrace_core.sinks import SinkTransaction, sink_id
-from headrace_core.testing.verdicts import NotInTimeError
+from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import until
 
 _names = itertools.count()
@@ -59,14 +58,8 @@ def values(bootstrap: str, topic: str, isolation_level: str = "read_committed") 
     """The records up to the last stable offset (or the end), without duplicates."""
     everywhere = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation_level) as inp:
-        ends = inp.end_offsets(everywhere)
         inp.assign(everywhere)
-        found: list[bytes] = []
-        deadline = time.monotonic() + 60
-        while any(inp.position(tp) < end for tp, end in ends.items()):
-            if time.monotonic() >= deadline:
-                raise NotInTimeError(f"{found}, {ends}, {[inp.position(tp) for tp in everywhere]}")
-            found += [record.value or b"" for record in inp.poll(0.2)]
+        found = [record.value or b"" for record in read_to_end(inp)]
         assert len(found) == len(set(found)), "each record once"
         return set(found)
 

@@ -13,7 +13,7 @@ from headrace_tools.cli.app import run
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def closed_address() -> Iterator[str]:
     """An address without a listener. The test holds the port, so that no other process listens there."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -28,9 +28,9 @@ def test_0_is_done(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_1_is_failed_with_one_line_that_ends_with_the_errors_stable_code(
-    nobody: str, capsys: pytest.CaptureFixture[str]
+    closed_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["topics", "list", "-b", nobody]) == 1
+    assert run(["topics", "list", "-b", closed_address]) == 1
     output = capsys.readouterr()
     assert output.out == ""
     (line,) = output.err.splitlines()
@@ -39,9 +39,9 @@ def test_1_is_failed_with_one_line_that_ends_with_the_errors_stable_code(
 
 
 def test_1_is_what_a_doctor_says_who_found_something(
-    nobody: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    closed_address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["doctor", "-b", nobody, "--data", str(tmp_path), "--timeout", "1"]) == 1
+    assert run(["doctor", "-b", closed_address, "--data", str(tmp_path), "--timeout", "1"]) == 1
     assert capsys.readouterr().out.startswith("error: no node of the cluster answers [no-cluster]")
 
 
