@@ -171,7 +171,7 @@ def test_quantiles_of_the_node_are_the_clients_within_the_bucket(
     """A follower that stands still delays requests by times in the middle of four buckets. On a busy machine, too, a
     request takes at least from the moment when the leader's log has its record to the follower's resumption, and at
     most as long as the client waits."""
-    admin.alter_configs({ConfigResource("topic", topic): {"log.flush": "os"}})  # the time of a sync is not the test's
+    admin.alter_configs({ConfigResource("topic", topic): {"log.flush": "os"}})  # a sync would count as local time
     leader = _leader(admin, topic)
     node = [each for each in cluster.ps() if (each["role"], each["id"]) == ("broker", leader)]
     follower = leader % 3 + 1
