@@ -34,9 +34,6 @@ check configuration $bin/python tools/config_docs.py check
 check metrics $bin/python tools/metrics_docs.py check
 check budget $bin/python tools/budget_docs.py check
 check dashboards $bin/python tools/dashboards.py check
-check glossary $bin/python tools/glossary.py
-check words $bin/python tools/private_words.py
-check texts $bin/python tools/texts.py --check
 check version $bin/python tools/version.py check
 check sizes $bin/python -m pytest -q -p no:xdist -p no:cacheprovider tests/docs/test_documented_sizes.py
 

@@ -8,8 +8,8 @@
 #                                  run for more than BY_S: a half, and for each further 300 s a smaller part, but at
 #                                  least a quarter. HEADRACE_TEST_PART is then 1/2 to 4/4 (tests/conftest.py)
 #   so_far                         results of the steps so far, on standard output
-#   summary                        results of all steps, and the relevant lines of failed ones, on standard error and in
-#                                  build/ci/timings.txt. 0 when none failed.
+#   summary                        the last 30 lines of each failed step, and results of all steps, on standard error
+#                                  and in build/ci/timings.txt. 0 when none failed.
 #
 # A reader of a CI run may see only the end of its output, so failures are repeated there.
 
@@ -92,8 +92,12 @@ so_far() {
 }
 
 summary() {
+  local name
   {
-    if [ ${#ci_failed[@]} -gt 0 ]; then python3 tools/telling_lines.py "${ci_failed[@]/#/build/ci/}"; fi
+    for name in ${ci_failed[@]+"${ci_failed[@]}"}; do
+      printf '\nci: --- the end of build/ci/%s.log:\n' "$name"
+      tail -n 30 "build/ci/$name.log"
+    done
     printf 'ci: %s s in all\n' "$SECONDS"
     printf 'ci:   %s\n' "${ci_timings[@]}"
     if [ ${#ci_failed[@]} -eq 0 ]; then printf 'ci: ok\n'; else printf 'ci: FAILED: %s\n' "${ci_failed[*]}"; fi
