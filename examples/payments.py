@@ -84,14 +84,16 @@ def main(bootstrap: str) -> None:
             bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
         ) as reader:
             reader.assign([TopicPartition(f"payments-{run}", number) for number in range(PARTITIONS)])
+            sent = []
             for number in range(ORDERS_PER_USER):
                 for user in range(USERS):
-                    producer.send(f"orders-{run}", b"%d" % number, key=b"user-%d" % user)
+                    sent.append(producer.send(f"orders-{run}", b"%d" % number, key=b"user-%d" % user))
                 if number == ORDERS_PER_USER // 3:
                     workers[0].stop()  # leaves the group
                     workers[0] = Worker("ann", bootstrap, run)
                     workers[0].start()
-            producer.flush()
+            for future in sent:
+                future.result(timeout=60)
             seen = 0
             while seen < expected and all(worker.is_alive() for worker in workers):
                 for record in reader.poll(timeout=1.0):

@@ -105,10 +105,9 @@ def main(spark: SparkSession, bootstrap: str, directory: Path) -> dict[str, tupl
             ]
         )
     with Producer(bootstrap_servers=bootstrap) as producer:
-        for number in range(100):
-            customer = f"customer-{number % 5}"
-            order = {"customer": customer, "cents": number}
-            producer.send("orders-to-total", json.dumps(order).encode(), key=customer.encode())
+        orders = [(f"customer-{number % 5}", number) for number in range(100)]
+        values = [(name.encode(), json.dumps({"customer": name, "cents": cents}).encode()) for name, cents in orders]
+        producer.send_many("orders-to-total", values).result(timeout=60)
     database = directory / "totals.sqlite"
     run(spark, bootstrap, Totals(bootstrap, database), directory / "checkpoint")
     with contextlib.closing(sqlite3.connect(database)) as connection:

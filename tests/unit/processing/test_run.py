@@ -305,6 +305,79 @@ def test_a_dead_letter_that_cannot_be_stored_names_the_topic_and_both_errors(mon
     assert core.committed == [0]
 
 
+class _DeadLetters:
+    """An AsyncProducer whose sends are queued at once, and acknowledged by the test."""
+
+    def __init__(self, config: Any) -> None:
+        self.queued: list[asyncio.Future[Any]] = []
+
+    async def send(self, topic: str, **letter: Any) -> asyncio.Future[Any]:
+        self.queued.append(asyncio.get_running_loop().create_future())
+        return self.queued[-1]
+
+    async def send_and_wait(self, topic: str, **letter: Any) -> Any:
+        return await (await self.send(topic, **letter))
+
+    async def close(self) -> None: ...
+
+
+async def _bury_three(
+    monkeypatch: pytest.MonkeyPatch,
+    then: Callable[[list[asyncio.Future[Any]], asyncio.Task[None], asyncio.Event], object],
+) -> _Core:
+    """Process three records that fail, and call ``then`` once their dead letters are queued."""
+    made = _DeadLetters({})
+    monkeypatch.setattr(aio, "AsyncProducer", lambda config: made)
+    core, stop = _Core([]), asyncio.Event()
+    core.polls = [lambda: core.returns(3)]
+
+    def handle(record: Record) -> None:
+        raise ValueError("poison")
+
+    async def poll(timeout_s: float, most: int) -> list[Record]:
+        await asyncio.sleep(0)
+        if not core.polls and len(made.queued) < 3:
+            return []
+        if not core.polls and not any(each.done() for each in made.queued):
+            assert core.positions()[TP].offset == 0, "no dead letter is acknowledged"
+            then(made.queued, task, stop)
+        return core.poll(timeout_s, most)
+
+    async def begin_poll() -> None: ...
+
+    settings = Settings(**SETTINGS | {"dead_letters": "dead"})
+    task = asyncio.create_task(aio.AsyncRun(core, poll, begin_poll, handle, settings).run(stop))  # type: ignore[arg-type]
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+    return core
+
+
+def test_a_record_is_finished_when_its_dead_letter_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def acknowledge(queued: list[asyncio.Future[Any]], run: object, stop: asyncio.Event) -> None:
+        for each in queued:
+            each.set_result(None)
+        stop.set()
+
+    assert asyncio.run(_bury_three(monkeypatch, acknowledge)).committed == [3]
+
+
+def test_a_dead_letter_that_is_refused_after_it_was_queued_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(queued: list[asyncio.Future[Any]], *_: object) -> None:
+        for each in queued:
+            each.set_exception(UnknownTopicOrPartitionError("topic 'dead' was deleted"))
+
+    with pytest.raises(ProcessingError, match="cannot store the dead letter of t-0 at offset 0 in the topic 'dead'"):
+        asyncio.run(_bury_three(monkeypatch, refuse))
+
+
+def test_a_run_that_is_cancelled_before_its_dead_letters_are_acknowledged_commits_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = asyncio.run(_bury_three(monkeypatch, lambda queued, run, stop: run.cancel()))
+    assert (core.committed, core.position) == ([0], 0)
+
+
 def test_commits_during_a_run_are_those_of_finished_records() -> None:
     """A commit of the read positions would lose the records in progress after a kill."""
 

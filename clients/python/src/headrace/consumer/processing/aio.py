@@ -180,7 +180,7 @@ class AsyncRun:
         if self._dead_letters is None:
             self._dead_letters = AsyncProducer(producer_config(self._core.config))
         try:
-            await self._dead_letters.send(topic, **letter_of(work, error))
+            await self._dead_letters.send_and_wait(topic, **letter_of(work, error))
         except Exception as failure:  # noqa: BLE001 - any error ends the run; a task that died would hang it
             found = BuryError(topic, error)
             found.__cause__ = failure
