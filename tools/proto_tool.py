@@ -1,13 +1,14 @@
 """Generate code from the protos, check that it is up to date, and maintain the compatibility baseline.
 
-proto_tool.py generate           new code from the .proto files; compatible additions go into protos/baseline.json
+proto_tool.py generate           new code from the .proto files; compatible additions go into protos/baseline.binpb
 proto_tool.py check              fail for outdated code, a broken baseline, or additions missing in it
 proto_tool.py accept-breaking    a new baseline with breaking changes (before 1.0 only; note them in CHANGELOG.md)
+
+The baseline is a FileDescriptorSet, as protoc writes it.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "protos" / "src"
-BASELINE = ROOT / "protos" / "baseline.json"
+BASELINE = ROOT / "protos" / "baseline.binpb"
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 
 
@@ -41,19 +42,19 @@ def generate_into(directory: Path) -> list[Path]:
     return sorted(path.relative_to(directory) for path in directory.rglob("*_pb2*.py*") if path.suffix != ".pyc")
 
 
-def describe_sources() -> proto_compat.Description:
+def descriptors() -> FileDescriptorSet:
+    """What the .proto files declare now."""
     with tempfile.NamedTemporaryFile(suffix=".binpb") as file:
         run_protoc(f"--descriptor_set_out={file.name}")
-        return proto_compat.describe(FileDescriptorSet.FromString(Path(file.name).read_bytes()))
+        return FileDescriptorSet.FromString(Path(file.name).read_bytes())
 
 
-def load_baseline() -> proto_compat.Description:
-    loaded: proto_compat.Description = json.loads(BASELINE.read_text())
-    return loaded
+def load_baseline() -> FileDescriptorSet:
+    return FileDescriptorSet.FromString(BASELINE.read_bytes())
 
 
-def save_baseline(description: proto_compat.Description) -> None:
-    BASELINE.write_text(json.dumps(description, indent=1) + "\n")
+def save_baseline(files: FileDescriptorSet) -> None:
+    BASELINE.write_bytes(files.SerializeToString(deterministic=True))
 
 
 def stale_files() -> list[str]:
@@ -73,11 +74,11 @@ def stale_files() -> list[str]:
 
 def problems() -> list[str]:
     found = [f"{line}; run make proto" for line in stale_files()]
-    now, baseline = describe_sources(), load_baseline()
+    now, baseline = descriptors(), load_baseline()
     broken = proto_compat.breaking_changes(baseline, now)
     found += [f"breaking change: {line}" for line in broken]
-    if not broken and now != baseline:
-        found.append("protos/baseline.json lacks additions to the .proto files; run make proto")
+    if not broken and proto_compat.breaking_changes(now, baseline):
+        found.append(f"protos/{BASELINE.name} lacks additions to the .proto files; run make proto")
     return found
 
 
@@ -85,7 +86,7 @@ def generate() -> list[str]:
     """Write the generated code, and extend the baseline unless the .proto files break it; returns the breaking
     changes."""
     generate_into(SOURCES)
-    now = describe_sources()
+    now = descriptors()
     broken = proto_compat.breaking_changes(load_baseline(), now) if BASELINE.exists() else []
     if not broken:
         save_baseline(now)
@@ -100,7 +101,7 @@ def main(arguments: list[str]) -> int:
             found = problems()
         case ["accept-breaking"]:
             found = []
-            save_baseline(describe_sources())
+            save_baseline(descriptors())
         case _:
             print(__doc__)
             return 2

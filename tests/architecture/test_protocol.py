@@ -3,14 +3,14 @@ breaks a client."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import proto_compat
 import proto_tool
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 
 from headrace_core import errors
 from headrace_protos.v1 import common_pb2
@@ -58,105 +58,113 @@ def test_every_proto_file_opens_with_its_story() -> None:
     assert silent == []
 
 
-Change = Callable[[proto_compat.Description], None]
+Change = Callable[[FileDescriptorSet], None]
 
 
-def _remove_field(d: proto_compat.Description) -> None:
-    del d["messages"]["headrace.v1.ProducePartition"]["4"]
+def _find(files: FileDescriptorSet, kind: str, name: str) -> tuple[Any, Any]:
+    """A declaration at the top of a file, and the list that it is in."""
+    lists = [getattr(file, kind) for file in files.file if file.package == "headrace.v1"]
+    ((found, inside),) = [(each, inside) for inside in lists for each in inside if each.name == name]
+    return found, inside
 
 
-def _renumber_field(d: proto_compat.Description) -> None:
-    fields = d["messages"]["headrace.v1.ProducePartition"]
-    fields["40"] = fields.pop("4")
+def _field(files: FileDescriptorSet, number: int) -> Any:
+    (found,) = [each for each in _find(files, "message_type", "ProducePartition")[0].field if each.number == number]
+    return found
 
 
-def _rename_field(d: proto_compat.Description) -> None:
-    d["messages"]["headrace.v1.ProducePartition"]["4"]["name"] = "batches"
+def _produce(files: FileDescriptorSet) -> Any:
+    (found,) = _find(files, "service", "Produce")[0].method[:1]
+    assert found.name == "Produce"
+    return found
 
 
-def _retype_field(d: proto_compat.Description) -> None:
-    d["messages"]["headrace.v1.ProducePartition"]["2"]["type"] = "string"
+def _remove(kind: str, name: str) -> Change:
+    def change(files: FileDescriptorSet) -> None:
+        found, inside = _find(files, kind, name)
+        inside.remove(found)
+
+    return change
 
 
-def _repeat_field(d: proto_compat.Description) -> None:
-    d["messages"]["headrace.v1.ProducePartition"]["2"]["cardinality"] = "repeated"
+def _remove_field(files: FileDescriptorSet) -> None:
+    _find(files, "message_type", "ProducePartition")[0].field.remove(_field(files, 4))
 
 
-def _move_field_into_oneof(d: proto_compat.Description) -> None:
-    d["messages"]["headrace.v1.ProducePartition"]["2"]["oneof"] = "where"
+def _move_field_into_oneof(files: FileDescriptorSet) -> None:
+    message = _find(files, "message_type", "ProducePartition")[0]
+    message.oneof_decl.add(name="where")
+    _field(files, 2).oneof_index = len(message.oneof_decl) - 1
 
 
-def _remove_message(d: proto_compat.Description) -> None:
-    del d["messages"]["headrace.v1.ProducePartition"]
+def _retype_field(files: FileDescriptorSet) -> None:
+    _field(files, 2).type = FieldDescriptorProto.TYPE_STRING
 
 
-def _remove_value(d: proto_compat.Description) -> None:
-    del d["enums"]["headrace.v1.Acks"]["3"]
+def _value(files: FileDescriptorSet) -> Any:
+    (found,) = [each for each in _find(files, "enum_type", "Acks")[0].value if each.name == "ACKS_NONE"]
+    return found
 
 
-def _renumber_value(d: proto_compat.Description) -> None:
-    values = d["enums"]["headrace.v1.Acks"]
-    values["9"] = values.pop("3")
+def _remove_value(files: FileDescriptorSet) -> None:
+    _find(files, "enum_type", "Acks")[0].value.remove(_value(files))
 
 
-def _remove_enum(d: proto_compat.Description) -> None:
-    del d["enums"]["headrace.v1.Acks"]
-
-
-def _remove_method(d: proto_compat.Description) -> None:
-    del d["services"]["headrace.v1.Produce"]["Produce"]
-
-
-def _retype_method(d: proto_compat.Description) -> None:
-    d["services"]["headrace.v1.Produce"]["Produce"]["output"] = "headrace.v1.FetchResponse"
-
-
-def _unstream_method(d: proto_compat.Description) -> None:
-    d["services"]["headrace.v1.Produce"]["Produce"]["client_streaming"] = False
-
-
-def _remove_service(d: proto_compat.Description) -> None:
-    del d["services"]["headrace.v1.Produce"]
+def _remove_method(files: FileDescriptorSet) -> None:
+    del _find(files, "service", "Produce")[0].method[0]
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         (_remove_field, "ProducePartition.records: field 4 is gone"),
-        (_renumber_field, "ProducePartition.records: renumbered from 4 to 40"),
-        (_rename_field, "ProducePartition.records: field 4 is now called batches"),
+        (lambda files: setattr(_field(files, 4), "number", 40), "ProducePartition.records: renumbered from 4 to 40"),
+        (lambda files: setattr(_field(files, 4), "name", "b"), "ProducePartition.records: field 4 is now called b"),
         (_retype_field, "ProducePartition.partition: field 2 was int32, is string"),
-        (_repeat_field, "ProducePartition.partition: field 2 was singular, is repeated"),
+        (
+            lambda files: setattr(_field(files, 2), "label", FieldDescriptorProto.LABEL_REPEATED),
+            "ProducePartition.partition: field 2 was singular, is repeated",
+        ),
+        (
+            lambda files: setattr(_field(files, 2), "proto3_optional", True),
+            "ProducePartition.partition: field 2 was singular, is optional",
+        ),
         (_move_field_into_oneof, "ProducePartition.partition: field 2 was in oneof (none), is in where"),
-        (_remove_message, "ProducePartition: message is gone"),
+        (_remove("message_type", "ProducePartition"), "ProducePartition: message is gone"),
         (_remove_value, "Acks.ACKS_NONE: value 3 is gone"),
-        (_renumber_value, "Acks.ACKS_NONE: renumbered from 3 to 9"),
-        (_remove_enum, "Acks: enum is gone"),
+        (lambda files: setattr(_value(files), "number", 9), "Acks.ACKS_NONE: renumbered from 3 to 9"),
+        (_remove("enum_type", "Acks"), "Acks: enum is gone"),
         (_remove_method, "Produce.Produce: method is gone"),
-        (_retype_method, "Produce.Produce: was (stream headrace.v1.ProduceRequest)"),
-        (_unstream_method, "Produce.Produce: was (stream headrace.v1.ProduceRequest)"),
-        (_remove_service, "Produce: service is gone"),
+        (
+            lambda files: setattr(_produce(files), "output_type", ".headrace.v1.FetchResponse"),
+            "Produce.Produce: was (stream headrace.v1.ProduceRequest)",
+        ),
+        (
+            lambda files: setattr(_produce(files), "client_streaming", False),
+            "Produce.Produce: was (stream headrace.v1.ProduceRequest)",
+        ),
+        (_remove("service", "Produce"), "Produce: service is gone"),
     ],
-    ids=lambda value: value.__name__.lstrip("_") if callable(value) else "",
 )
 def test_a_breaking_change_is_caught_and_named(change: Change, complaint: str) -> None:
-    before = proto_tool.load_baseline()
-    after = copy.deepcopy(before)
+    before, after = proto_tool.load_baseline(), proto_tool.load_baseline()
     change(after)
     found = proto_compat.breaking_changes(before, after)
     assert any(complaint in line for line in found), found
 
 
-def test_additions_break_nothing() -> None:
-    before = proto_tool.load_baseline()
-    after = copy.deepcopy(before)
-    after["messages"]["headrace.v1.New"] = {}
-    after["messages"]["headrace.v1.ProducePartition"]["99"] = proto_compat.Field(
-        name="new", type="int32", cardinality="singular", oneof=""
+def test_additions_break_nothing_and_must_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = proto_tool.load_baseline(), proto_tool.load_baseline()
+    (file,) = [each for each in after.file if each.name.endswith("/produce.proto")]
+    file.message_type.add(name="New")
+    _find(after, "message_type", "ProducePartition")[0].field.add(
+        name="new", number=99, type=FieldDescriptorProto.TYPE_INT32, label=FieldDescriptorProto.LABEL_OPTIONAL
     )
-    after["enums"]["headrace.v1.Acks"]["99"] = ["ACKS_NEW"]
-    after["services"]["headrace.v1.Produce"]["New"] = after["services"]["headrace.v1.Produce"]["Produce"]
+    _find(after, "enum_type", "Acks")[0].value.add(name="ACKS_NEW", number=99)
+    _find(after, "service", "Produce")[0].method.add(name="New", input_type=".headrace.v1.New")
     assert proto_compat.breaking_changes(before, after) == []
+    monkeypatch.setattr(proto_tool, "descriptors", lambda: after)
+    assert proto_tool.problems() == ["protos/baseline.binpb lacks additions to the .proto files; run make proto"]
 
 
 def test_a_breaking_edit_of_a_proto_file_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
