@@ -86,8 +86,8 @@ def main(bootstrap: str) -> None:
             reader.assign([TopicPartition(f"payments-{run}", number) for number in range(PARTITIONS)])
             sent = []
             for number in range(ORDERS_PER_USER):
-                for user in range(USERS):
-                    sent.append(producer.send(f"orders-{run}", b"%d" % number, key=b"user-%d" % user))
+                orders = [(b"user-%d" % user, b"%d" % number) for user in range(USERS)]
+                sent.append(producer.send_many(f"orders-{run}", orders))
                 if number == ORDERS_PER_USER // 3:
                     workers[0].stop()  # leaves the group
                     workers[0] = Worker("ann", bootstrap, run)
