@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_gateway.fetch_path import _joined
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import request_body
 from headrace_gateway.wire.sessions import (
@@ -128,3 +129,18 @@ def test_epochs_wrap_around_to_one() -> None:
     session._next_epoch = 2**31 - 1
     session.apply(7, 2**31 - 1, [], [], 8)
     session.apply(7, 1, [], [], 8)
+
+
+def test_a_transaction_that_was_aborted_in_two_parts_of_an_answer_is_named_once() -> None:
+    """librdkafka takes one name from the list for each abort marker: a second one would hide later records."""
+    aborted = [{"producer_id": 7, "first_offset": 3}, {"producer_id": 8, "first_offset": 4}]
+    before = {"partition_index": 0, "records": b"ab", "aborted_transactions": aborted[:1], "high_watermark": 5}
+    after = {"partition_index": 0, "records": b"cd", "aborted_transactions": aborted, "high_watermark": 6}
+    assert _joined(before, after) == {**after, "records": b"abcd"}
+
+
+def test_an_error_behind_the_records_of_an_earlier_part_is_left_to_the_next_request() -> None:
+    records = {"partition_index": 0, "records": b"ab", "high_watermark": 5}
+    failed = {"partition_index": 0, "records": b"", "error_code": 6, "high_watermark": -1}
+    assert _joined(records, failed) == records
+    assert _joined({**records, "records": b""}, failed) == failed

@@ -9,6 +9,7 @@ record batches to the client unchanged.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Set
 from typing import Any
 
@@ -44,6 +45,7 @@ WAIT_MS_MAX = 5 * 60_000  #: Upper limit of a client's max_wait_ms, in milliseco
 FETCH_GROWTH = 4
 _BY_ID = 13  #: The version of Fetch from which requests name topics by their ids (KIP-516).
 _INT_MAX = 2**31 - 1
+_REDIRECTS = ("error_code", "preferred_read_replica")  #: Fields of a partition that left the broker's session.
 
 _sessions = 0  # sessions of all connections of this process
 
@@ -80,6 +82,23 @@ class _Stream:
         self.link = link
         self.committed = committed
         self.positions: dict[tuple[str, int], _Position] = {}
+
+
+class _Asking:
+    """A Fetch request to one broker. It has several parts if it changes more than PARTITIONS_MAX partitions of the
+    broker's session: the next part follows the answer to the previous one, and the client gets one answer, because a
+    full answer names all partitions (KIP-227)."""
+
+    __slots__ = ("changed", "forgotten", "keys", "stream", "taken_bytes", "wait_ms")
+
+    def __init__(self, stream: _Stream, wait_ms: int) -> None:
+        self.stream = stream
+        self.wait_ms = wait_ms
+        #: Partitions in the broker's session whose position the client wants.
+        self.keys: dict[tuple[str, int], Key] = {}
+        self.changed: deque[tuple[tuple[str, int], Key, bytes, Wanted]] = deque()  # not sent yet
+        self.forgotten: deque[tuple[str, int]] = deque()  # not sent yet
+        self.taken_bytes = 0  # bytes of records in the answers so far
 
 
 class FetchPath:
@@ -166,6 +185,20 @@ class FetchPath:
     def _count_session(before: int, after: int) -> None:
         global _sessions
         _sessions += (after != NO_SESSION) - (before != NO_SESSION)
+
+
+def _joined(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The result of a partition in two parts of an answer. Records of the earlier part stay; the client learns of an
+    error behind them from its next request."""
+    if not before["records"]:
+        return after
+    if not after.keys().isdisjoint(_REDIRECTS):
+        return before
+    joined = {**after, "records": before["records"] + after["records"]}
+    if "aborted_transactions" in before:  # a transaction may be in both parts
+        aborted = before["aborted_transactions"] + after["aborted_transactions"]
+        joined["aborted_transactions"] = list({tuple(each.items()): each for each in aborted}.values())
+    return joined
 
 
 def _named(request: Message) -> list[tuple[Key, Wanted]]:
@@ -285,7 +318,7 @@ class _Fetch:
     def _send(
         self, broker_id: int, items: list[tuple[Key, TopicImage, Wanted]], committed: bool, *, at_once: bool
     ) -> None:
-        call, request = self._call, self._request
+        call = self._call
         address = call.cluster.broker_address(broker_id)
         if address is None:
             for key, _, _ in items:
@@ -293,85 +326,107 @@ class _Fetch:
             return
         stream = self._path.stream(broker_id, address, committed)
         positions = stream.positions
-        wait_ms = 0 if at_once else min(max(request.max_wait, 0), WAIT_MS_MAX)
+        wait_ms = 0 if at_once else min(max(self._request.max_wait, 0), WAIT_MS_MAX)
+        asking = _Asking(stream, wait_ms)
+        kept = 0
+        for key, topic, wanted in items:
+            place = (topic.name, key[2])
+            position = positions.get(place)
+            kept += position is not None
+            if position is not None and position.wanted == wanted and position.topic_id == topic.topic_id:
+                asking.keys[place] = key
+            else:
+                asking.changed.append((place, key, topic.topic_id, wanted))
+        if len(positions) > kept:
+            changed = {place for place, *_ in asking.changed}
+            asking.forgotten.extend(each for each in positions if each not in asking.keys and each not in changed)
+        self._left += 1
+        self._ask(asking)
+
+    def _ask(self, asking: _Asking) -> None:
+        """Send the next part of the request to the broker. Only the last part waits for records."""
+        call, request, stream = self._call, self._request, asking.stream
+        is_last = len(asking.changed) <= PARTITIONS_MAX and len(asking.forgotten) <= PARTITIONS_MAX
+        wait_ms = asking.wait_ms if is_last else 0
+        most = min(
+            max(request.max_bytes, 1),
+            call.settings.fetch_bytes_max,
+            call.client.answers.fetch_bytes(),
+            self._path.bytes_max,
+        )
         asked = fetch_pb2.FetchRequest(
             max_wait_ms=wait_ms,
-            min_bytes=max(request.min_bytes, 0),
-            max_bytes=min(
-                max(request.max_bytes, 1),
-                call.settings.fetch_bytes_max,
-                call.client.answers.fetch_bytes(),
-                self._path.bytes_max,
-            ),
+            min_bytes=max(request.min_bytes - asking.taken_bytes, 0),
+            max_bytes=max(most - asking.taken_bytes, 1),
             isolation_level=common_pb2.ISOLATION_LEVEL_READ_COMMITTED
-            if committed
+            if stream.committed
             else common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
             rack=(request.rack_id or "")[:RACK_CHARS_MAX],
         )
-        keys: dict[tuple[str, int], Key] = {}
-        changes = 0
-        for key, topic, wanted in items:
-            place = (topic.name, key[2])
-            keys[place] = key
-            position = positions.get(place)
-            if position is not None and position.wanted == wanted and position.topic_id == topic.topic_id:
-                continue
-            if changes >= PARTITIONS_MAX:  # the other changes follow with the client's next request
-                keys.pop(place)
-                continue
-            changes += 1
-            if position is not None and position.topic_id == topic.topic_id:  # keeps its offsets, such as after a seek
-                position.wanted = wanted
-            else:
-                positions[place] = _Position(wanted, topic.topic_id)
-            asked.partitions.add(
-                topic=topic.name,
-                partition=key[2],
-                fetch_offset=wanted.offset,
-                max_bytes=max(wanted.max_bytes, 1),
-                current_leader_epoch=wanted.leader_epoch,
-                last_fetched_epoch=wanted.last_epoch,
-                topic_id=topic.topic_id if call.version >= _BY_ID else b"",
-            )
-        if len(positions) > len(keys):
-            for place in [each for each in positions if each not in keys][:PARTITIONS_MAX]:
-                del positions[place]
-                asked.forgotten.add(topic=place[0], partition=place[1])
-        self._left += 1
+        self._name_changes(asking, asked)
         self._path.began()
         stream.link.send(
             asked,
             wait_ms / 1_000 + call.settings.request_timeout_ms / 1_000 + GRACE_S,
-            lambda response, error: self._answered(stream, keys, response, error),
+            lambda response, error: self._answered(asking, response, error),
         )
 
-    def _answered(
-        self, stream: _Stream, keys: dict[tuple[str, int], Key], response: Any, error: HeadraceError | None
-    ) -> None:
+    def _name_changes(self, asking: _Asking, asked: Any) -> None:
+        positions = asking.stream.positions
+        for _ in range(min(len(asking.changed), PARTITIONS_MAX)):
+            place, key, topic_id, wanted = asking.changed.popleft()
+            asking.keys[place] = key
+            position = positions.get(place)
+            if position is not None and position.topic_id == topic_id:  # keeps its offsets, such as after a seek
+                position.wanted = wanted
+            else:
+                positions[place] = _Position(wanted, topic_id)
+            asked.partitions.add(
+                topic=place[0],
+                partition=place[1],
+                fetch_offset=wanted.offset,
+                max_bytes=max(wanted.max_bytes, 1),
+                current_leader_epoch=wanted.leader_epoch,
+                last_fetched_epoch=wanted.last_epoch,
+                topic_id=topic_id if self._call.version >= _BY_ID else b"",
+            )
+        for _ in range(min(len(asking.forgotten), PARTITIONS_MAX)):
+            place = asking.forgotten.popleft()
+            del positions[place]
+            asked.forgotten.add(topic=place[0], partition=place[1])
+
+    def _answered(self, asking: _Asking, response: Any, error: HeadraceError | None) -> None:
         self._path.ended()
         try:
-            self._take(stream, keys, response, error)
+            self._take(asking, response, error)
         except Exception:
             self._client.hang_up()
             raise
 
-    def _take(
-        self, stream: _Stream, keys: dict[tuple[str, int], Key], response: Any, error: HeadraceError | None
-    ) -> None:
+    def _take(self, asking: _Asking, response: Any, error: HeadraceError | None) -> None:
         if error is not None:
             # After NOT_LEADER_OR_FOLLOWER the client looks up the leader again, and fetches again from the same offset.
             lost = NotLeaderOrFollowerError(str(error))
-            for key in keys.values():
-                self._refuse(key, lost)
+            for key in (*asking.keys.values(), *(key for _, key, *_ in asking.changed)):
+                if key not in self._results:
+                    self._refuse(key, lost)
             self._finish_one()
             return
-        positions = stream.positions
+        keys, positions = asking.keys, asking.stream.positions
         self._call.throttle_ms = max(self._call.throttle_ms, response.throttle_time_ms)
         for found in response.results:
             place = (found.topic, found.partition)
             asked, position = keys.get(place), positions.get(place)
             if asked is not None and position is not None:
-                self._results[asked] = self._result(asked, position, place, positions, found)
+                result = self._result(asked, position, place, positions, found)
+                asking.taken_bytes += len(result["records"])
+                if not result.keys().isdisjoint(_REDIRECTS):
+                    asking.wait_ms = 0
+                before = self._results.get(asked)
+                self._results[asked] = result if before is None else _joined(before, result)
+        if asking.changed or asking.forgotten:
+            self._ask(asking)
+            return
         if self.is_full:
             for place, key in keys.items():
                 position = positions.get(place)
