@@ -6,8 +6,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from headrace_gateway.handlers.configs import TOPIC, describe_configs, described_entries
-from headrace_protos.v1 import admin_pb2
+from headrace_core.errors import NetworkError, RequestTimedOutError, UnknownTopicOrPartitionError
+from headrace_gateway.handlers.configs import DESCRIBED_AT_ONCE, TOPIC, describe_configs, described_entries
+from headrace_gateway.handlers.topics import _configs_of
+from headrace_protos.v1 import admin_pb2, common_pb2
 
 
 def entry(name: str, value: str, kind: int, source: int = admin_pb2.CONFIG_SOURCE_DEFAULT) -> admin_pb2.ConfigEntry:
@@ -80,3 +82,33 @@ def test_topics_with_equal_settings_have_their_own_answers() -> None:
     answer = asyncio.run(describe_configs(call, request))
     found = {each["resource_name"]: [row["value"] for row in each["configs"]] for each in answer["results"]}
     assert found == {"a": ["1", "7"], "b": ["7"], "c": ["2", "7"], "d": ["1", "7"]}
+
+
+def test_a_created_topic_whose_configuration_cannot_be_read_has_an_error_code() -> None:
+    class Node:
+        """A broker that answers the first call only."""
+
+        settings = SimpleNamespace(request_timeout_ms=1_000)
+        calls = 0
+
+        async def any_broker(self, stub: Any, name: str, asked: Any, timeout_ms: int) -> Any:
+            self.calls += 1
+            if self.calls > 1:
+                raise NetworkError("gone")
+            answer = admin_pb2.DescribeConfigsResponse()
+            for each in asked.resources:
+                result = answer.results.add(resource=each)
+                if each.name == "t1":
+                    result.error.code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+                result.entries.append(entry("retention.ms", "1", admin_pb2.CONFIG_TYPE_LONG))
+            return answer
+
+    node: Any = Node()
+    names = [f"t{number}" for number in range(DESCRIBED_AT_ONCE + 2)]
+    found = asyncio.run(_configs_of(node, names))
+    assert list(found) == names
+    assert {name: each["topic_config_error_code"] for name, each in found.items() if "configs" not in each} == {
+        "t1": UnknownTopicOrPartitionError.number,
+        names[-2]: RequestTimedOutError.number,
+        names[-1]: RequestTimedOutError.number,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace_core.errors import (
@@ -22,19 +22,19 @@ from headrace_core.errors import (
 from headrace_core.membership.config_messages import config_entries
 from headrace_core.metadata import ConfigRecord, ConfigResourceType
 from headrace_core.metadata.configs import describe_topic
+from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..access import ALTER, CLUSTER, CLUSTER_NAME, CREATE, DELETE, DESCRIBE, DESCRIBE_CONFIGS, TOPIC
 from ..call import Call
 from ..errors import NONE, kafkas, number
 from ..wire.schema import NO_UUID, Message
-from .configs import described_entries
+from .configs import DESCRIBED_AT_ONCE, described_entries
 
 Fields = dict[str, Any]
 
 _CONFIGS_VERSION = 5  #: The version of CreateTopics whose answers have the topics' configurations (KIP-525).
 _BY_ID_VERSION = 6  #: The version of DeleteTopics that names topics by id (KIP-516).
-_DESCRIBED_MAX = 100  #: Maximum number of topics in an answer of CreateTopics that have their configurations.
 _NOT_ANSWERED = -1
 _RETRY_IN = re.compile(r"retry in (\d{1,9}) ms")
 _RETRY_MS = 1_000  #: Milliseconds that a client over its quota must wait if the node's error does not say how long.
@@ -122,12 +122,11 @@ async def create_topics(call: Call, request: Message) -> Fields:
                 fields |= _UNDESCRIBED
         shown = [name for name in created if not results[name].get("topic_config_error_code")]
         if request.validate_only:
-            given = {new.name: new.configs for new in asked.topics}
-            found_configs = {name: _configs_checked(call, name, given[name]) for name in shown[:_DESCRIBED_MAX]}
+            found_configs = await _configs_checked(call, shown, {new.name: new.configs for new in asked.topics})
         else:
-            found_configs = await _configs_of(call, shown) if shown else {}
-        for name, entries in found_configs.items():
-            results[name]["configs"] = entries
+            found_configs = await _configs_of(call, shown)
+        for name, fields in found_configs.items():
+            results[name] |= fields
     return {"topics": list(results.values())}
 
 
@@ -146,26 +145,54 @@ def _unsendable(topic: Message) -> HeadraceError | None:
     return None
 
 
-async def _configs_of(call: Call, names: list[str]) -> dict[str, list[Fields]]:
-    """Read the configurations of new topics. The result omits topics whose configuration cannot be read now."""
-    asked = admin_pb2.DescribeConfigsRequest(
-        resources=[
-            admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name)
-            for name in names[:_DESCRIBED_MAX]
-        ]
-    )
-    try:
-        answer = await call.any_broker(
-            admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, call.settings.request_timeout_ms
+async def _configs_of(call: Call, names: Sequence[str]) -> dict[str, Fields]:
+    """The fields of each new topic with its configuration, or with the error that prevented reading it. Equal
+    configurations are one object."""
+    fields: dict[str, Fields] = {}
+    described: dict[bytes, list[Fields]] = {}
+    for at in range(0, len(names), DESCRIBED_AT_ONCE):
+        some = names[at : at + DESCRIBED_AT_ONCE]
+        asked = admin_pb2.DescribeConfigsRequest(
+            resources=[admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name) for name in some]
         )
-    except HeadraceError:
-        return {}
-    return {found.resource.name: _created_entries(found) for found in answer.results if not found.error.code}
+        try:
+            answer = await call.any_broker(
+                admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, call.settings.request_timeout_ms
+            )
+        except HeadraceError as error:
+            fields |= {name: {"topic_config_error_code": number(error)} for name in some}
+            continue
+        for name, found in zip(some, answer.results, strict=True):
+            if found.error.code:
+                fields[name] = {"topic_config_error_code": kafkas(found.error.code)}
+                continue
+            found.resource.ClearField("name")
+            settings = found.SerializeToString()
+            if settings not in described:
+                described[settings] = _created_entries(found)
+            fields[name] = {"configs": described[settings]}
+    return fields
 
 
-def _configs_checked(call: Call, name: str, given: Mapping[str, str]) -> list[Fields]:
-    """The configuration that the topic ``name`` would have after a request that only checks it, by the cluster's
-    dynamic settings."""
+async def _configs_checked(
+    call: Call, names: Sequence[str], given: Mapping[str, Mapping[str, str]]
+) -> dict[str, Fields]:
+    """The fields of each topic with the configuration that it would have after a request that only checks it, by the
+    cluster's dynamic settings. Equal configurations are one object."""
+    fields: dict[str, Fields] = {}
+    described: dict[frozenset[tuple[str, str]], list[Fields]] = {}
+    async with Turns(len(names) * DESCRIPTION_ITEMS) as turns:
+        for name in names:
+            if turns.is_over():
+                await turns.next()
+            settings = frozenset(given[name].items())
+            if settings not in described:
+                described[settings] = _checked_entries(call, name, given[name])
+            fields[name] = {"configs": described[settings]}
+    return fields
+
+
+def _checked_entries(call: Call, name: str, given: Mapping[str, str]) -> list[Fields]:
     image = call.cluster.image
     records = [ConfigRecord(int(ConfigResourceType.TOPIC), name, key, value) for key, value in given.items()]
     if records:
