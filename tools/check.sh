@@ -33,7 +33,6 @@ check kafka $bin/python tools/kafka_docs.py check
 check configuration $bin/python tools/config_docs.py check
 check metrics $bin/python tools/metrics_docs.py check
 check budget $bin/python tools/budget_docs.py check
-check dashboards $bin/python tools/dashboards.py check
 check version $bin/python tools/version.py check
 check sizes $bin/python -m pytest -q -p no:xdist -p no:cacheprovider tests/docs/test_documented_sizes.py
 

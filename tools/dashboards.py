@@ -1,7 +1,8 @@
-"""Generate Grafana's dashboards (deploy/observe/dashboards/*.json) from the queries in this file.
+"""Generate Grafana's dashboards, a JSON file for each, from the queries in this file.
 
-tools/dashboards.py generate    write them
-tools/dashboards.py check       fail when a file is not what this tool generates (part of `make check`)
+tools/dashboards.py [DIR]    write them to DIR (deploy/observe/dashboards); other *.json in DIR are deleted
+
+`make setup` and the service `dashboards` of compose.yaml run it; it needs only Python's standard library.
 
 A dashboard consists of rows of panels. ``QUERIES`` has every query of every dashboard; tests/system/test_observe.py
 runs each against a real Prometheus.
@@ -498,21 +499,15 @@ def document(board: Dashboard) -> dict[str, Any]:
     }
 
 
-def main(command: str) -> int:
-    wanted = {f"{board.name}.json": json.dumps(document(board), indent=1) + "\n" for board in DASHBOARDS}
-    if command == "generate":
-        HOME.mkdir(parents=True, exist_ok=True)
-        for name, text in wanted.items():
-            (HOME / name).write_text(text)
-        return 0
-    wrong = [name for name, text in wanted.items() if not (HOME / name).exists() or (HOME / name).read_text() != text]
-    wrong += [path.name for path in HOME.glob("*.json") if path.name not in wanted]
-    for name in wrong:
-        print(
-            f"deploy/observe/dashboards/{name} is not what tools/dashboards.py says: run tools/dashboards.py generate"
-        )
-    return 1 if wrong else 0
+def generate(directory: Path) -> None:
+    """Write every dashboard to ``directory``, and delete dashboards of other versions there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    made = {directory / f"{board.name}.json": document(board) for board in DASHBOARDS}
+    for path, content in made.items():
+        path.write_text(json.dumps(content, indent=1) + "\n")
+    for path in set(directory.glob("*.json")) - made.keys():
+        path.unlink()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "check"))
+    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else HOME)

@@ -101,4 +101,5 @@ if [ "$python" != .venv/bin/python ]; then
   "$python" -m venv --clear .venv
 fi
 [ "$system_s" -lt 2 ] || say "system packages took $system_s s"
+.venv/bin/python tools/dashboards.py
 exec .venv/bin/python tools/install.py

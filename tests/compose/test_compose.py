@@ -23,6 +23,7 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError, TopicAlreadyExistsError
 from tests.compose.load import PARTITIONS, TOPIC, Load, check_nothing_lost, settings, stored
 from tests.compose.stack import FIGURES, KAFKA_BOOTSTRAP, LIMIT_S, PROJECT, ROOT, Stack, docker, logs_of, note, until
+from tools import dashboards
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
 
@@ -181,6 +182,13 @@ def test_a_slot_is_a_containers_number_and_keeps_its_identity(stack: Stack) -> N
     before = [meta(number) for number in (1, 2, 3)]
     assert [f"node.id={number}" in text for number, text in zip((1, 2, 3), before, strict=True)] == [True] * 3
     assert len(set(before)) == 3
+
+
+def test_the_job_of_the_profile_observe_writes_every_dashboard_for_grafana(stack: Stack) -> None:
+    stack.compose("run", "--rm", "-T", "dashboards")
+    image, volume = f"headrace/service:{stack.version}", f"{PROJECT}_dashboards"
+    written = docker("run", "--rm", "-v", f"{volume}:/dashboards:ro", image, "ls", "/dashboards").split()
+    assert sorted(written) == sorted(f"{board.name}.json" for board in dashboards.DASHBOARDS)
 
 
 # -- Spark -------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ promtool runs the rules' tests if Debian's package prometheus is installed, as i
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -123,6 +124,30 @@ def test_the_variables_of_a_dashboard_have_values() -> None:
             assert label in catalog.METRICS[metric].labels or label in _OTHER_LABELS, (board.name, name)
         used = set(re.findall(r"\$(\w+)", " ".join(query for panel in board.panels for query, _ in panel.queries)))
         assert used - {"__rate_interval"} == {name for name, *_ in board.variables}, board.name
+
+
+def test_generated_dashboards_have_every_query_and_replace_those_of_another_version(tmp_path: Path) -> None:
+    (tmp_path / "removed.json").write_text("{}")
+    dashboards.generate(tmp_path)
+    made = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert made.keys() == {board.name for board in dashboards.DASHBOARDS}
+    assert len({each["uid"] for each in made.values()}) == len(made)
+    assert sorted(dashboards.QUERIES) == sorted(
+        (name, panel["title"], target["expr"])
+        for name, each in made.items()
+        for panel in each["panels"]
+        for target in panel["targets"]
+    )
+    for name, each in made.items():
+        cells = [
+            (x, y)
+            for panel in each["panels"]
+            for place in [panel["gridPos"]]
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ]
+        assert len(set(cells)) == len(cells), f"{name}: panels overlap"
+        assert max(x for x, _ in cells) < 24, f"{name}: wider than Grafana's grid"
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Debian's package prometheus")
