@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from jinja2 import Environment, PackageLoader
 
 from headrace_console.display import (
     LISTED_BYTES_MAX,
@@ -94,3 +95,14 @@ def test_times_and_units() -> None:
 )
 def test_a_noun_agrees_with_its_number(count: float | None, shown: str) -> None:
     assert f"{number(count)} {noun(count, 'group')}" == shown
+
+
+@pytest.mark.parametrize(
+    ("listed", "total", "note"), [(0, 0, ""), (50, 50, ""), (50, 1_051, "These are the first 50 of 1,051.")]
+)
+def test_a_list_that_shows_only_its_beginning_says_so(listed: int, total: int, note: str) -> None:
+    environment = Environment(loader=PackageLoader("headrace_console"), autoescape=True)
+    environment.filters.update(number=number, noun=noun, visible=escaped)
+    page = '{% from "macros.html" import only_first %}{{ only_first(listed, total) }}'
+    text = environment.from_string(page).render(listed=listed, total=total)
+    assert text.strip() == (f'<p class="hint">{note}</p>' if note else "")

@@ -11,6 +11,7 @@ from headrace import AsyncAdmin, ConfigResource, TopicPartition
 from headrace_core.config.topic_keys import TOPIC
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_tools.cli.times import config_value
+from headrace_tools.doctor.findings import some
 
 from .cluster import REQUEST_S
 from .display import config_words
@@ -129,7 +130,7 @@ class AbortTransaction:
         return Review(
             f"Abort the transaction of {self.transactional_id}",
             (("state", found.state), ("producer", f"{found.producer_id}, epoch {found.producer_epoch}"),
-             ("partitions", ", ".join(f"{tp.topic}-{tp.partition}" for tp in found.partitions[:20]) or "none")),
+             ("partitions", some([f"{tp.topic}-{tp.partition}" for tp in found.partitions]) or "none")),
             (
                 "Readers with read_committed never see the records of the transaction.",
                 "These readers now wait for the records after the transaction, and can read them after the abort.",

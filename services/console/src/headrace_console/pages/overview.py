@@ -46,4 +46,4 @@ async def findings(console: Console, request: web.Request) -> web.StreamResponse
 
 
 def _behind(groups: tuple[object, ...]) -> list[object]:
-    return [row for row in groups if getattr(row, "status", None) in ("WARN", "ERR")][:10]
+    return [row for row in groups if getattr(row, "status", None) in ("WARN", "ERR")]

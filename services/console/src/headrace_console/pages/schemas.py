@@ -29,9 +29,16 @@ async def subject(console: Console, request: web.Request) -> web.StreamResponse:
     if registry is None:
         raise Refused(404, "no schema registry is configured; start the console with --registry-url")
     await _check(console)
-    versions, level, texts = await console.cluster.ask_registry(lambda: _asked(registry, name))
+    count, versions, level, texts = await console.cluster.ask_registry(lambda: _asked(registry, name))
     return console.page(
-        request, "subject.html", section="schemas", subject=name, versions=versions, level=level, texts=texts
+        request,
+        "subject.html",
+        section="schemas",
+        subject=name,
+        count=count,
+        versions=versions,
+        level=level,
+        texts=texts,
     )
 
 
@@ -41,9 +48,10 @@ async def _check(console: Console) -> None:
         raise Refused(403, refusal)
 
 
-def _asked(registry: SchemaRegistry, name: str) -> tuple[list[RegisteredSchema], str, dict[int, str]]:
-    """The versions of a subject, its compatibility level, and the text of each version."""
-    numbers = sorted(registry.versions(name), reverse=True)[:_VERSIONS_MAX]
-    found = [registry.version(name, number) for number in numbers]
+def _asked(registry: SchemaRegistry, name: str) -> tuple[int, list[RegisteredSchema], str, dict[int, str]]:
+    """The number of versions of a subject, the newest versions, its compatibility level, and the text of each of these
+    versions."""
+    numbers = sorted(registry.versions(name), reverse=True)
+    found = [registry.version(name, number) for number in numbers[:_VERSIONS_MAX]]
     texts = {each.version: shown(each.schema.text.encode(), limit=WHOLE_MAX, pretty=True).text for each in found}
-    return found, str(registry.compatibility(name)), texts
+    return len(numbers), found, str(registry.compatibility(name)), texts

@@ -122,7 +122,7 @@ async def topic(console: Console, request: web.Request) -> web.StreamResponse:
         is_first=view is None or view.is_first,
         paged=Paged(request, rows),
         records=_records(rows),
-        moved=[row.part.partition for row in rows if row.is_led_by_another][:100],
+        moved=[row.part.partition for row in rows if row.is_led_by_another],
         readers=[]
         if view is None
         else [view.groups[group] for group in view.readers.get(name, ()) if group in view.groups],

@@ -17,6 +17,8 @@ from ..cluster import REQUEST_S
 from ..console import Console, Paged, now_ms, required, text_of
 from ..watching import Diagnosis
 
+WAITS_MAX = 500  #: Maximum number of partitions whose offsets the page of a transaction shows.
+
 
 async def transactions(console: Console, request: web.Request) -> web.StreamResponse:
     wanted, with_all = text_of(request, "q")[:4_096], text_of(request, "all") == "1"
@@ -48,23 +50,25 @@ def _gap(diagnosis: Diagnosis) -> NotAsked | None:
 async def transaction(console: Console, request: web.Request) -> web.StreamResponse:
     transactional_id = required(request, "id", "transactional id")
     described = (await console.cluster.admin.describe_transactions([transactional_id], timeout=REQUEST_S))[0]
+    users = [each for each in described.partitions if not each.topic.startswith("__")]
     return console.page(
         request,
         "transaction.html",
         section="transactions",
         transaction=described,
         is_open=described.state in ("ongoing", "prepared"),
-        waits=await _waits(console, described.partitions),
+        waits=await _waits(console, users[:WAITS_MAX]),
+        waiting_partitions=len(users),
         now=now_ms(),
     )
 
 
-async def _waits(console: Console, partitions: tuple[TopicPartition, ...]) -> list[dict[str, Any]]:
+async def _waits(console: Console, partitions: list[TopicPartition]) -> list[dict[str, Any]]:
     """For each partition of the transaction: the offset at which readers with read_committed stop, and the number of
     records from that offset on."""
-    wanted = {tp: "latest" for tp in partitions[:500] if not tp.topic.startswith("__")}
-    if not wanted:
+    if not partitions:
         return []
+    wanted = dict.fromkeys(partitions, "latest")
     admin = console.cluster.admin
     try:
         stable, ends = await asyncio.gather(
