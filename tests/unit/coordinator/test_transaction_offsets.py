@@ -355,6 +355,15 @@ def test_pending_offsets_are_found_by_group_and_by_partition(seed: int) -> None:
             assert book.partitions(group_id) == {partition for partition, _ in found}
 
 
+def test_a_group_is_described_with_all_its_pending_offsets() -> None:
+    """Beyond 10,000 they were left out, and what looks for orphaned offsets did not find them."""
+    world, producers, each = OffsetsWorld(), 6, 2_000
+    for number in range(producers):
+        partitions = range(number * each, (number + 1) * each)
+        world.send("g", *(OffsetToCommit("t", partition, 5) for partition in partitions), producer=(number, 3))
+    assert [found.partition for found in world.logic.pending("g")] == list(range(producers * each))
+
+
 def test_a_group_with_many_open_transactions_is_deleted_in_time_in_proportion_to_its_offsets() -> None:
     """Each offset looked at each transaction: 10,000 offsets and 1,000 transactions stopped a coordinator for 3.5 s."""
     world, producers, each = OffsetsWorld(), 1_000, 10

@@ -9,7 +9,6 @@ would refuse a decision that exceeds a batch, and the shard would drop its state
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -81,8 +80,6 @@ from .pending import (
     key_of,
 )
 from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
-
-DESCRIBED_PENDING_MAX = 10_000  #: Maximum number of pending offsets in the description of a group.
 
 #: Age in milliseconds from which a committed offset with a different topic id must belong to a deleted topic of the
 #: same name. After NAMESAKE_AGE_MS every live coordinator knows the newest topic of the name.
@@ -517,22 +514,19 @@ class OffsetsLogic:
         return Decision(reply=self.lags.describe(request.group_id, self.book.of(request.group_id), now_ms))
 
     def pending(self, group_id: str) -> tuple[DescribedPending, ...]:
-        """Describe the first pending offsets of a group, in the order of their partitions."""
+        """Describe the pending offsets of a group, in the order of their partitions."""
         return tuple(
-            heapq.nsmallest(
-                DESCRIBED_PENDING_MAX,
-                (
-                    DescribedPending(
-                        *partition,
-                        one.committed.offset,
-                        pending.transactional_id,
-                        producer_id,
-                        pending.epoch,
-                        one.committed.commit_timestamp_ms,
-                    )
-                    for producer_id, pending in self.book.pending.of_group(group_id)
-                    for partition, one in pending.offsets.items()
-                ),
+            sorted(
+                DescribedPending(
+                    *partition,
+                    one.committed.offset,
+                    pending.transactional_id,
+                    producer_id,
+                    pending.epoch,
+                    one.committed.commit_timestamp_ms,
+                )
+                for producer_id, pending in self.book.pending.of_group(group_id)
+                for partition, one in pending.offsets.items()
             )
         )
 
