@@ -66,7 +66,6 @@ SDK = [
         "internals",
     )
 ]
-BUGS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "reference").glob("bugs-found*.md"))
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 _REMARK = re.compile(r"(\s+#\s|\s{2,}).*$")

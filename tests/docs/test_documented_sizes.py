@@ -9,8 +9,8 @@ import pytest
 from tests.docs import documented_pages as pages
 
 WORDS_MAX = 2_500
-#: The other pages of docs/reference/ are generated.
-WRITTEN = [page for page in pages.all_pages() if not page.startswith("docs/reference/") or page in pages.BUGS]
+#: Readers look up single rows in docs/reference/.
+WRITTEN = [page for page in pages.all_pages() if not page.startswith("docs/reference/")]
 
 
 @pytest.mark.parametrize("page", WRITTEN)
