@@ -29,8 +29,9 @@ STORIES: dict[str, float] = {
     "behind_the_epoch": 1.0,
     "reader_overtaken": 1.0,
 }
-#: Stories that run only in separate schedules (``failed_flushes``). Each of these stories must reach its end.
-ON_DEMAND = frozenset({"flush_then_power"})
+#: Stories that run only in separate schedules (``failed_flushes``, or directed ones of tests). Each of these stories
+#: must reach its end.
+ON_DEMAND = frozenset({"flush_then_power", "behind_the_start"})
 #: The others. Scripts read these names in the last line of ``make sim``.
 ACCIDENTS: dict[str, float] = {
     "drop": 1.0,

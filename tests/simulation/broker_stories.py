@@ -612,6 +612,29 @@ def behind_the_epoch(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
         yield from stage.last_one_up(one, leader, other)
 
 
+def behind_the_start(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """While a follower is away, an operator deletes all records, and the producers stop. The follower begins again at
+    the leader's log start, and leads next: it must know the producers of the deleted records. The story runs only where
+    an operator deletes records."""
+    deleters = stage.world.deleters
+    if not deleters or not (yield from _leave(stage, leader, one, other)):
+        return
+    stage.silence_producers(leader)
+    yield from stage.until(lambda: stage.mark(leader) == stage.end(leader), 300.0, 1.0)
+    start = stage.mark(leader)
+    if not stage.leads(leader) or start <= stage.end(one):
+        return
+    deleters[0].delete(leader, stage.number, start)
+    stage.tell(f"{one} ends at {stage.end(one)}, and all before {start} is deleted")
+    log = stage.log(leader)
+    yield from stage.until(lambda: log.is_closed or log.log_start_offset >= start, 300.0, 1.0)
+    stage.uncut()
+    for host in (leader, one, other):
+        stage.silence_producers(host)
+    if (yield from _is_in_sync(stage, one, 900.0)) and one.is_up:
+        yield from stage.last_one_up(one, leader, other)
+
+
 # ---------------------------------------------------------------------------------------------- readers
 
 
@@ -653,6 +676,7 @@ STORIES: dict[str, Story] = {
         refused_then_granted,
         behind_the_mark,
         behind_the_epoch,
+        behind_the_start,
         reader_overtaken,
     )
 }

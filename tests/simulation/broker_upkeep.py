@@ -34,7 +34,7 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import Broker
+    from tests.simulation.broker_node import Broker, BrokerHost
     from tests.simulation.broker_sim_world import BrokerWorld
 
 RETENTION_MS = 120
@@ -206,13 +206,19 @@ class Deleter:
         number = rng.randrange(world.plan.partitions)
         topic = world.image.topic("orders")
         host = None if topic is None else world.host_of(topic.partitions[number].leader)
-        if host is not None and host.broker is not None and host.loop is not None and host.broker.acting:
+        if host is not None and host.broker is not None and host.broker.acting:
             end = world.checks.truths[number].end
             before = rng.choice([-1, max(end - rng.randrange(1, 30), 0), max(end - rng.randrange(1, 30), 0), end + 60])
-            world.checks.asked_to_delete(number, before)
-            broker, loop = host.broker, host.loop
-            loop.run(lambda: loop.create_task(self._delete(broker, number, before)) and None)
+            self.delete(host, number, before)
         world.scheduler.after(rng.uniform(120.0, 500.0), self._turn)
+
+    def delete(self, host: BrokerHost, number: int, before: int) -> None:
+        """Ask the partition's leader to delete the records before an offset (-1: up to the high watermark)."""
+        broker, loop = host.broker, host.loop
+        assert broker is not None
+        assert loop is not None
+        self.world.checks.asked_to_delete(number, before)
+        loop.run(lambda: loop.create_task(self._delete(broker, number, before)) and None)
 
     async def _delete(self, broker: Broker, number: int, before: int) -> None:
         service = OffsetsService(broker.context)  # type: ignore[arg-type]

@@ -106,6 +106,7 @@ def plan_with(story: str, seed: int) -> BrokerPlan:
         make_broker_plan(seed),
         min_insync=2,
         unclean=story in UNCLEAN,
+        deletes=story == "behind_the_start",
         periods=(Period(0.0, 3_000.0, False),),
         faults=(Fault(0, 700.0, story, 400.0, 0.5, seed),),
     )
@@ -115,7 +116,7 @@ def test_every_story_has_a_weight() -> None:
     assert set(STORIES) | ON_DEMAND == set(ALL_STORIES)
 
 
-@pytest.mark.parametrize("story", sorted(STORIES))
+@pytest.mark.parametrize("story", sorted({*STORIES, "behind_the_start"}))
 def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
     for seed in range(1, 9):
         world, failure = run.run_one(plan_with(story, seed))
@@ -143,6 +144,7 @@ def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
         ("refused_then_granted", "EndsNoPartitionEpoch"),
         ("behind_the_mark", "JoinsBelowTheHighWatermark"),
         ("behind_the_epoch", "JoinsBelowTheEpoch"),
+        ("behind_the_start", "RestartsForgetProducers"),
         ("reader_overtaken", "FencesNoReader"),
     ],
 )
