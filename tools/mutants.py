@@ -97,7 +97,9 @@ def changed_lines(source: str, mutated: str) -> set[int]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
-            spans.append(range(node.lineno, (max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1)))
+            spans.append(
+                range(node.lineno, (max(node.lineno + 1, body[0].lineno) if body else (node.end_lineno or 0) + 1))
+            )
     for number in tuple(numbers):
         numbers |= set(min((span for span in spans if number in span), key=len, default=()))
     return numbers
