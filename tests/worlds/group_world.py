@@ -180,7 +180,8 @@ class Client:
         self.revision = 0
         self.reading: frozenset[Part] = frozenset()
         self.letting_go: frozenset[Part] = frozenset()
-        #: Partitions that the member owns but does not read, because it was without a connection for the grace period.
+        #: Partitions that the member owns but does not read: it was without a connection for the grace period, and has
+        #: heard nothing yet, or has heard that it must release them.
         self.paused: frozenset[Part] = frozenset()
         self.connection: int | None = None
         self.cut_ms: int | None = None
@@ -197,7 +198,11 @@ class Client:
         yet."""
         if not self.is_member or self.connection is None:
             return bool(self.inbox)
-        return bool(self.inbox) or self._said != (self.epoch, self.revision, self.reading)
+        return bool(self.inbox) or self._said != (self.epoch, self.revision, self.owned)
+
+    @property
+    def owned(self) -> frozenset[Part]:
+        return self.reading | self.paused
 
     def connect(self) -> None:
         if self.connection is None:
@@ -230,8 +235,8 @@ class Client:
         of milliseconds."""
         grace_ms = self.shard.settings.connection_grace_ms
         if self.cut_ms is not None and self.shard.now_ms + within_ms - self.cut_ms >= grace_ms:
-            self.paused |= self.reading - self.letting_go
-            self.reading = self.letting_go = frozenset()
+            self.paused |= self.reading
+            self.reading = frozenset()
 
     def join(self) -> Any:
         self.connect()
@@ -251,11 +256,11 @@ class Client:
         if self.connection is None:  # the first heartbeat of a connection has all fields (member.py)
             more.setdefault("topics", self.subscribes)
         self.connect()
-        self._said = (self.epoch, self.revision, self.reading)
+        self._said = (self.epoch, self.revision, self.owned)
         return self._send(
             Heartbeat(
                 GROUP, self.name, self.epoch, self.connection or 0, instance_id=self.about.get("instance_id"),
-                owned=self.reading | self.paused, revision=self.revision, **more,
+                owned=self.owned, revision=self.revision, **more,
             )
         )  # fmt: skip
 
@@ -281,18 +286,18 @@ class Client:
             self.reading = self.letting_go = self.paused = frozenset()
         elif isinstance(message, HeartbeatReply):
             self.epoch = message.member_epoch
-            if message.assignment is None:
-                self.reading |= self.paused
-            else:
+            if message.assignment is not None:
                 self.revision = message.revision
-                self.letting_go = self.reading - message.assignment
-                self.reading = message.assignment | self.letting_go
-            self.paused = frozenset()
+                self.letting_go = self.owned - message.assignment
+                self.reading = message.assignment | (self.reading & self.letting_go)
+            self.reading |= self.paused - self.letting_go
+            self.paused &= self.letting_go
         if lets_go:
             self.let_go()
 
     def let_go(self) -> None:
         self.reading -= self.letting_go
+        self.paused -= self.letting_go
         self.letting_go = frozenset()
 
     def hear_all(self) -> None:

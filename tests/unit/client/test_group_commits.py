@@ -49,6 +49,26 @@ def test_a_commit_is_of_the_epoch_in_which_it_was_asked_for_however_late_it_is_m
     asyncio.run(scenario())
 
 
+def test_each_partition_is_committed_under_the_epoch_that_owns_or_owned_it() -> None:
+    """The member must release a partition, and has a newer epoch by now. The partitions that it keeps come first: a
+    refusal of the other ones must not keep them from being committed."""
+
+    async def scenario() -> None:
+        coordinators = Coordinators()
+        coordinators.may_answer.set()
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: time.monotonic() + 60.0)
+        ended = {TopicPartition("orders", 0): 4, TopicPartition("orders", 3): 5}
+        commits = Commits(engine, coordinators, "payments", lambda: Who("m", 7), ended=lambda: ended)  # type: ignore[arg-type]
+        await commits.commit({TopicPartition("orders", number): OffsetAndMetadata(67) for number in range(4)})
+        assert [(asked.member_epoch, [each.partition for each in asked.offsets]) for asked in coordinators.asked] == [
+            (7, [1, 2]),
+            (5, [3]),
+            (4, [0]),
+        ]
+
+    asyncio.run(scenario())
+
+
 def test_a_commit_of_several_requests_is_whole_before_a_later_one_begins() -> None:
     """A transaction waits for the commits in flight. The second request of an earlier commit, if it arrived after the
     transaction, would set the committed offsets back."""

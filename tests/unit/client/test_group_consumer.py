@@ -386,6 +386,31 @@ def test_offsets_for_a_transaction_wait_for_an_earlier_commit(make: Make) -> Non
     run(scenario)
 
 
+def test_a_revocation_is_committed_under_the_epoch_of_before_it(make: Make) -> None:
+    """Both the auto-commit of the revocation, and offsets for a transaction. The member's own epoch goes on while its
+    caller is busy, and may be the epoch of the partition's next ownership."""
+
+    async def scenario() -> None:
+        party = await joined(make, 0, 1)
+        party.read_up_to(12)
+        owned_under = party.coordinator.epoch
+        party.coordinator.epoch += 1
+        party.coordinator.push(0)
+        party.coordinator.epoch += 3
+        party.coordinator.push(0)
+        member = party.group._membership.member
+        await party.away_until(lambda: member.epoch == owned_under + 4)
+        assert party.core.offsets_for_transaction().group.generation_id == owned_under
+        await party.until(lambda: party.owned == {0})
+        (commit,) = party.coordinator.commits
+        assert [each.partition for each in commit.offsets] == [1]
+        assert commit.member_epoch == owned_under
+        assert party.core.offsets_for_transaction().group.generation_id == owned_under + 4
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
 def test_consumer_that_has_lost_its_partitions_has_no_offsets_for_a_transaction(make: Make) -> None:
     async def scenario() -> None:
         party = await joined(make, 0, max_poll_interval_ms=50)

@@ -227,6 +227,46 @@ def test_connections_that_break_again_before_an_answer_have_one_grace_together(f
     assert [type(event) for event in fresh.events()] == [Suspended]
 
 
+# -- the epochs of commits --------------------------------------------------------------------------------------------
+
+
+def test_a_partition_to_release_is_committed_under_the_epoch_that_owned_it(fresh: Connected) -> None:
+    """A later epoch may be the epoch of the partition's next ownership, even by the same member."""
+    fresh.joins(0, 1)
+    fresh.passes(INTERVAL_S)
+    fresh.answers(3)
+    assert fresh.member.ended == {}
+    fresh.pushes(parts(0), 4)
+    (revoke,) = fresh.events()
+    fresh.pushes(parts(0), 6)
+    assert fresh.member.epoch == 6
+    assert fresh.member.ended == dict.fromkeys(parts(1), 3)
+    fresh.member.released(revoke.ticket)  # type: ignore[union-attr]
+    assert fresh.member.ended == {}
+
+
+def test_a_partition_that_an_older_coordinator_gives_back_too_soon_keeps_the_epoch_that_ended(fresh: Connected) -> None:
+    fresh.joins(0, 1)
+    fresh.pushes(parts(0), 4)
+    (revoke,) = fresh.events()
+    fresh.pushes(parts(0, 1), 6)
+    assert fresh.member.ended == dict.fromkeys(parts(1), 1)
+    fresh.member.released(revoke.ticket)  # type: ignore[union-attr]
+    (assign,) = fresh.events()
+    fresh.member.begin(assign.ticket, fresh.now)  # type: ignore[union-attr]
+    assert fresh.member.ended == {}
+    assert fresh.member.owned == parts(0, 1)
+
+
+def test_partitions_that_end_one_after_the_other_have_their_own_epochs(fresh: Connected) -> None:
+    fresh.joins(0, 1, 2)
+    fresh.pushes(parts(0, 1), 2)
+    fresh.pushes(parts(0), 3)
+    assert fresh.member.ended == {**dict.fromkeys(parts(2), 1), **dict.fromkeys(parts(1), 2)}
+    fresh.member.lost("")
+    assert fresh.member.ended == {}
+
+
 def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(fresh: Connected) -> None:
     fresh.joins(0, 1)
     fresh.member.disconnected(fresh.now)

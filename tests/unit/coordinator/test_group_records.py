@@ -29,7 +29,9 @@ VALUES = {
     RecordKind.GROUP: GroupValue(7, 6, "sticky", 123, -1, 4),
     RecordKind.MEMBER: MemberValue("i", "r", "c", "/10.0.0.1", 60_000, ("a", "b"), "x.*", "range"),
     RecordKind.TARGET_ASSIGNMENT: TargetValue(PARTS),
-    RecordKind.CURRENT_ASSIGNMENT: CurrentValue(5, 2, 9, ((b"o" * 16, (0, 1), (3, 4)),), PARTS, ((2, 3, 3), (5,))),
+    RecordKind.CURRENT_ASSIGNMENT: CurrentValue(
+        5, 2, 9, ((b"o" * 16, (0, 1), (3, 4)),), PARTS, ((2, 3, 3), (5,)), PARTS
+    ),
     RecordKind.STORY: StoryValue(3, 1_000, 7, "member a joined", 1, (StoryMove(b"o" * 16, "orders", 0, "a", "b", 12),)),
 }
 KEYS = {kind: Key(kind, "payments", {RecordKind.GROUP: "", RecordKind.STORY: "3"}.get(kind, "m-1")) for kind in VALUES}
@@ -103,6 +105,14 @@ def test_revoked_partitions_of_an_older_headrace_have_the_members_epoch() -> Non
     current = unpacked(CurrentValue(5, 2, 9, (), PARTS))
     assert set(current.revoking.values()) == {5}
     assert len(current.revoking) == 4
+
+
+def test_nothing_was_taken_from_a_member_of_an_older_headrace() -> None:
+    whole = CurrentValue(5, 2, 9, ((b"o" * 16, (0,), (1,)),), PARTS, ((2, 3, 3), (5,)))
+    older = b"\x00\x01" + msgspec.msgpack.encode(msgspec.to_builtins(whole, builtin_types=(bytes,))[:-1])
+    found = records.decode_value(RecordKind.CURRENT_ASSIGNMENT, older)
+    assert found == whole
+    assert unpacked(whole).taken == frozenset()
 
 
 def test_what_is_left_of_a_member_without_its_record_is_cleared_away() -> None:

@@ -200,7 +200,9 @@ class GroupConsumer:
         self._membership = Membership(self._engine, self._coordinators, config, self._member_id, self._settle)
         self._membership.has_trouble = self._has_trouble
         self._membership.begins_to_wait = reading.interrupt
-        self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of)
+        self._commits = Commits(
+            self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of, self._ended
+        )
         #: The tasks of the commits in flight; the timeout of each task ends its commit when the consumer is closed.
         self._in_flight: dict[asyncio.Task[Any], asyncio.Timeout] = {}
         self._has_ended = False
@@ -224,10 +226,16 @@ class GroupConsumer:
             self._topic_ids = owned, {TopicPartition(part.topic, part.partition): part.topic_id for part in owned}
         return self._topic_ids[1].get(tp, b"")
 
+    def _ended(self) -> dict[TopicPartition, int]:
+        return {TopicPartition(part.topic, part.partition): at for part, at in self._membership.member.ended.items()}
+
     @property
     def metadata(self) -> GroupMetadata:
+        """The identity for a transaction, which has one epoch for all partitions. The member takes no partitions while
+        it has partitions to release, so it has owned all its partitions under the oldest of their epochs."""
         who = self._who()
-        return GroupMetadata(self.group_id, max(who.epoch, -1), who.member_id, self.instance_id)
+        epoch = min((who.epoch, *self._membership.member.ended.values()))
+        return GroupMetadata(self.group_id, max(epoch, -1), who.member_id, self.instance_id)
 
     # -- the caller's side -------------------------------------------------------------------------------------------
 

@@ -46,10 +46,11 @@ class GroupOffsets(NamedTuple):
 
 
 class Commits:
-    """Commits and fetches. ``who()`` returns the member's identity when a commit is requested; the retries of that
-    commit use the same identity. Retries with a newer member epoch could overwrite the commit of another member, which
-    owns the partitions now and has read further. The coordinator accepts a commit with an older member epoch only for
-    partitions that the member still owns (KIP-1251).
+    """Commits and fetches. ``who()`` returns the member's identity when a commit is requested, and ``ended()`` the
+    epochs of the partitions that the member must release (group/member.py); the retries of that commit use the same
+    identity and epochs. Retries with a newer member epoch could overwrite the commit of another member, which owns the
+    partitions now and has read further. The coordinator accepts a commit with an older member epoch only for partitions
+    that the member still owns (KIP-1251).
 
     ``topic_id_of`` returns the id of the topic that was read; b"" if the id is unknown. A topic that was deleted and
     created again has the same name and another id. Offsets of the old topic mean nothing in the new topic.
@@ -62,12 +63,14 @@ class Commits:
         group_id: str,
         who: Callable[[], Who],
         topic_id_of: Callable[[TopicPartition], bytes] = lambda _: b"",
+        ended: Callable[[], Mapping[TopicPartition, int]] = dict,
     ) -> None:
         self._engine = engine
         self._coordinators = coordinators
         self._group_id = group_id
         self._who = who
         self._topic_id_of = topic_id_of
+        self._ended = ended
         self._turn = asyncio.Lock()
 
     async def commit(
@@ -89,7 +92,7 @@ class Commits:
         if not offsets:
             return
         deadline = self._engine.deadline(timeout_s)
-        who = self._who()
+        by_member = self._by_member(offsets)
         what = f"committing to {self._group_id!r}"
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
@@ -97,10 +100,24 @@ class Commits:
         except TimeoutError:
             raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
         try:
-            for page in pages(list(offsets.items()), limit_of("Groups/CommitOffsets", "offsets")):
-                await self._commit(dict(page), who, deadline, what, final, traceparent)
+            for who, theirs in by_member:
+                for page in pages(list(theirs.items()), limit_of("Groups/CommitOffsets", "offsets")):
+                    await self._commit(dict(page), who, deadline, what, final, traceparent)
         finally:
             self._turn.release()
+
+    def _by_member(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> list[tuple[Who, Mapping[TopicPartition, OffsetAndMetadata]]]:
+        """The offsets by the identity that commits them, those of the newest epoch first: a refusal of the others must
+        not keep them from being committed."""
+        who, ended = self._who(), self._ended()
+        if not ended:
+            return [(who, offsets)]
+        by_epoch: dict[int, dict[TopicPartition, OffsetAndMetadata]] = {}
+        for tp, each in offsets.items():
+            by_epoch.setdefault(ended.get(tp, who.epoch), {})[tp] = each
+        return [(who._replace(epoch=epoch), theirs) for epoch, theirs in sorted(by_epoch.items(), reverse=True)]
 
     async def _commit(
         self,
@@ -148,7 +165,7 @@ class Commits:
     def close(self) -> None:
         """Drop the references to the consumer, which has left its group: without reference cycles, Python frees a
         closed consumer at once."""
-        self._who, self._topic_id_of = lambda: NO_MEMBER, lambda _: b""
+        self._who, self._topic_id_of, self._ended = lambda: NO_MEMBER, lambda _: b"", dict
 
     async def none_in_flight(self) -> None:
         """Wait until no commit is in flight."""

@@ -44,6 +44,11 @@ takes over. The coordinator refuses the commits of a member that has lost its pa
 connection first, the member would need a heartbeat in each grace period. The member would also have to treat each late
 response as a broken connection.
 
+**Epochs of commits.** A commit carries the epoch under which the member owned the partition. For a partition that the
+member must release, this is the epoch before the assignment without the partition (``ended``). With a later epoch, a
+commit that is delayed beyond the release could reset the offset of a later owner, or of this member's own next
+ownership.
+
 **Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
 member has received. From the revision in a heartbeat, the coordinator knows to which assignment the owned partitions
 refer.
@@ -56,6 +61,7 @@ partitions.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -175,6 +181,9 @@ class Member:
         self.revision = 0
         #: Partitions that the member reads or is releasing.
         self.owned: Parts = NOTHING
+        #: The partitions in ``owned`` that the member must release, each with the last epoch under which it owned the
+        #: partition.
+        self.ended: Mapping[Part, int] = {}
         self.is_suspended = False
         #: Whether the member belongs to the group or wants to join the group; False after a leave, an eviction or a
         #: final error.
@@ -247,10 +256,11 @@ class Member:
                 self._stood_still_until = None
             self._next_at = now + answer.heartbeat_interval_s
         self.interval_s, self.session_s, self.grace_s = answer[4:7]
-        self.epoch = answer.epoch
         if answer.assignment is not None:
+            self.ended = {**dict.fromkeys(self.owned - answer.assignment, self.epoch), **self.ended}
             self._target, self.revision = answer.assignment, answer.revision
             self._is_due = True  # report the owned partitions: the coordinator expects them under this revision
+        self.epoch = answer.epoch
         self._go_on()  # call _go_on first: revoked partitions must not be read under the new lease
         if not self._excess:
             if sent is not None:
@@ -406,6 +416,7 @@ class Member:
         if self._change is None or self._change.ticket != ticket:
             return
         self.owned -= self._change.parts
+        self.ended = {part: epoch for part, epoch in self.ended.items() if part in self.owned}
         self._change = None
         self._is_due = True
         self._go_on()
@@ -414,6 +425,7 @@ class Member:
         """Drop all partitions without a request to the coordinator."""
         parts, self.owned = self.owned, NOTHING
         self._change = self._target = None
+        self.ended = {}
         self.epoch, self.revision = JOIN_EPOCH, 0
         self._broken_at = self._stood_still_until = self._releases_since = None
         self._shard_epoch, self._is_orphaned, self._is_doubtful = 0, False, False

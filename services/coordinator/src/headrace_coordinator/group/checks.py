@@ -202,13 +202,13 @@ def check_epoch(member: Member, epoch: int) -> None:
 def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
     """Check that the member may commit with the epoch of its request. Raises StaleMemberEpochError.
 
-    With its current epoch a member may commit, except for partitions that another member has or will get. After a
-    disconnection longer than the grace period, the member learns the new epoch before it releases partitions that were
-    reassigned. A member that has more partitions to release keeps its epoch. So a delayed commit may arrive with the
-    current epoch after the release, and even after a further member has had the partition. With an older epoch the
-    member may only commit partitions that it has had from that epoch on (KIP-1251), including partitions that it must
-    release. A member with an older epoch may not know that the epoch is outdated. If ``parts`` is None, the partitions
-    are unknown and the commit is refused.
+    With its current epoch a member may commit, except for partitions that another member has or will get, or that were
+    taken from it. After a disconnection longer than the grace period, the member learns the new epoch before it
+    releases partitions that were reassigned. A member that has more partitions to release keeps its epoch. So a delayed
+    commit may arrive with the current epoch after the release, and even after a further member has had the partition.
+    With an older epoch the member may only commit partitions that it has had from that epoch on (KIP-1251), including
+    partitions that it must release. A member with an older epoch may not know that the epoch is outdated. If ``parts``
+    is None, the partitions are unknown and the commit is refused.
     Guard: a delayed commit must not reset a partition's offset after the partition's new member has committed later
     offsets.
     """
@@ -218,6 +218,11 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
         unowned = []
         for part in parts or ():
             owner = group.owners.get(part)
+            if owner is None and part in current.taken:
+                raise StaleMemberEpochError(
+                    f"{where}: partition {part[1]} of topic {part[0].hex()} was free for other members while this "
+                    "member was disconnected: apply the new assignment, then commit what is still assigned"
+                )
             if owner is None:
                 unowned.append(part)
             elif owner != member.member_id:

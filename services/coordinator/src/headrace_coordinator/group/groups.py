@@ -68,7 +68,7 @@ from .messages import (
     TopicsChanged,
 )
 from .rebalancing import THE_GROUP, Rebalancing, named
-from .reconciling import NOTHING, begun_anew, gone_away
+from .reconciling import NOTHING, acknowledged, begun_anew, gone_away
 from .records import GroupValue, Key, MemberValue, decode_key, decode_value
 from .settings import GroupSettings
 from .state import Group, GroupsState, Member
@@ -138,7 +138,7 @@ class Groups:
                     turn.forget(group, member)
                     continue
                 member.session = Session(turn.steady_ms)
-                if member.current.revoking:
+                if member.current.unreleased:
                     member.session.has_to_let_go(turn.steady_ms)
                 self._rebalancing.watch(group, member)
             last = max(group.stories.values(), key=lambda story: story.number, default=None)
@@ -194,6 +194,8 @@ class Groups:
             )
             self._rebalancing.watch(group, member)
         reasons = self._rebalancing.describe(turn, group, member, _described(member.said, request))
+        if owned is not None and (current := acknowledged(member.current, owned)) != member.current:
+            turn.hold(group, member, current)
         if owned is not None and group.released:
             stories.taken(turn, group, member, owned)
         arrived = member.current.has_arrived(member.target, group.said.target_epoch)

@@ -12,6 +12,12 @@ A release of partitions is accepted only from a member that knows its assignment
 certainly reads no partition. A member certainly reads no partition if its process is new, if it announced its leave, or
 if it was disconnected beyond the grace period.
 
+Partitions may be *taken* from a static member that was disconnected beyond the grace period: they are free, but the
+member's process does not know it, and has positions in them from before other members read on. So a taken partition is
+assigned to the member again only after the member has reported, knowing an assignment without the partition, that it
+no longer owns the partition. Until then the member keeps its epoch, so that the epochs of its commits tell the two
+ownerships apart. (In Kafka no partition is taken: a member has its partitions until it releases them, or is fenced.)
+
 The owned partitions in a heartbeat are accepted only if the heartbeat has the latest revision of the assignment.
 Without revisions, a heartbeat that was in flight while a partition was assigned and revoked would look like a release
 of the partition.
@@ -20,7 +26,7 @@ of the partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .messages import AWAY_EPOCH, NO_REVISION, Part, Parts
 
@@ -30,19 +36,25 @@ NOTHING: Parts = frozenset()
 @dataclass(frozen=True, slots=True)
 class Current:
     """A member's partitions, each with the epoch in which the member got it. ``assigned``: partitions that the member
-    may read. ``revoking``: partitions that the member must release. ``epoch`` 0: the member has not received an
-    assignment."""
+    may read. ``revoking``: partitions that the member must release. ``taken``: partitions that were freed without the
+    member's knowledge. ``epoch`` 0: the member has not received an assignment."""
 
     epoch: int = 0
     first_epoch: int = 0
     revision: int = NO_REVISION
     assigned: Mapping[Part, int] = field(default_factory=dict)
     revoking: Mapping[Part, int] = field(default_factory=dict)
+    taken: Parts = NOTHING
 
     @property
     def held(self) -> Parts:
         """The member's partitions, assigned or revoking, which no other member may have."""
         return frozenset(self.assigned).union(self.revoking)
+
+    @property
+    def unreleased(self) -> Parts:
+        """The partitions that the member must release, and has not reported as released."""
+        return self.taken.union(self.revoking)
 
     def has_since(self, part: Part, epoch: int) -> bool:
         """Whether the member has had the partition from that epoch on."""
@@ -77,7 +89,7 @@ def advance(
     *other* member has the partition.
     """
     if reads_nothing:
-        current = _without(current, current.held - target)
+        current = _taken_from(current, target)
     if current.revoking:
         if owned is None or not owned.isdisjoint(current.revoking):
             return current
@@ -86,16 +98,20 @@ def advance(
     if excess:
         kept = {part: epoch for part, epoch in current.assigned.items() if part in target}
         return _with(current, kept, excess)
-    if current.is_away:
+    if current.is_away or not current.taken.isdisjoint(target):
         return current
     fresh = {part: target_epoch for part in target if part not in current.assigned and is_free(part)}
     if not reads_nothing and fresh:
         current = _with(current, {**current.assigned, **fresh}, {})
     if current.epoch == target_epoch:
         return current
-    return Current(
-        target_epoch, current.first_epoch or target_epoch, current.revision, current.assigned, current.revoking
-    )
+    return replace(current, epoch=target_epoch, first_epoch=current.first_epoch or target_epoch)
+
+
+def acknowledged(current: Current, owned: Parts) -> Current:
+    """The state after a report of a member that knows its assignment: taken partitions that it does not own may be
+    assigned to it again."""
+    return current if current.taken <= owned else replace(current, taken=current.taken & owned)
 
 
 def without_unread(current: Current, target: Parts, reads: Parts) -> Current:
@@ -120,14 +136,15 @@ def gone_away(current: Current) -> Current:
     return Current(AWAY_EPOCH, current.first_epoch, current.revision, dict(current.assigned))
 
 
-def _without(current: Current, parts: Parts) -> Current:
-    if not parts and not current.revoking:
-        return current
-    kept = {part: epoch for part, epoch in current.assigned.items() if part not in parts}
-    return _with(current, kept, {})
+def _taken_from(current: Current, target: Parts) -> Current:
+    """Free all partitions outside the target of a member that reads no partition. A member that is away joins anew, so
+    it has nothing to release."""
+    kept = {part: epoch for part, epoch in current.assigned.items() if part in target}
+    taken = NOTHING if current.is_away else current.taken | (current.held - kept.keys())
+    return replace(_with(current, kept, {}), taken=taken)
 
 
 def _with(current: Current, assigned: Mapping[Part, int], revoking: Mapping[Part, int]) -> Current:
     """Change the assignment, which increments its revision."""
     changed = assigned.keys() != current.assigned.keys()
-    return Current(current.epoch, current.first_epoch, current.revision + changed, assigned, revoking)
+    return replace(current, revision=current.revision + changed, assigned=assigned, revoking=revoking)

@@ -87,7 +87,8 @@ class TargetValue(msgspec.Struct, frozen=True, array_like=True):
 class CurrentValue(msgspec.Struct, frozen=True, array_like=True):
     """``epoch``: the member's epoch. ``first_epoch``: the member's epoch when the member joined. ``revision``: the
     revision of ``assigned``. ``assigned``: the member's partitions, each with the epoch in which the member got it
-    (KIP-1251). ``revoking_epochs``: the epochs of each topic's partitions in ``revoking``; older records have none."""
+    (KIP-1251). ``revoking_epochs``: the epochs of each topic's partitions in ``revoking``; older records have none.
+    ``taken``: partitions that were freed without the member's knowledge; older records have none."""
 
     epoch: int
     first_epoch: int
@@ -95,6 +96,7 @@ class CurrentValue(msgspec.Struct, frozen=True, array_like=True):
     assigned: PackedEpochs = ()
     revoking: PackedParts = ()
     revoking_epochs: tuple[tuple[int, ...], ...] = ()
+    taken: PackedParts = ()
 
 
 class StoryMove(msgspec.Struct, frozen=True, array_like=True):

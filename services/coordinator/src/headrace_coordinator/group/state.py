@@ -20,6 +20,7 @@ from .records import (
     StoryValue,
     TargetValue,
     Value,
+    pack,
     pack_epochs,
     unpack,
     unpack_epochs,
@@ -230,6 +231,7 @@ def packed(current: Current) -> CurrentValue:
         pack_epochs(current.assigned),
         tuple((topic_id, numbers) for topic_id, numbers, _ in revoking),
         tuple(epochs for _, _, epochs in revoking),
+        pack(current.taken),
     )
 
 
@@ -242,4 +244,5 @@ def unpacked(value: CurrentValue) -> Current:
             raise CorruptLogError(f"{len(value.revoking)} topics are listed with {len(value.revoking_epochs)} epochs")
         pairs = zip(value.revoking, value.revoking_epochs, strict=True)
         revoking = unpack_epochs(tuple((topic_id, numbers, epochs) for (topic_id, numbers), epochs in pairs))
-    return Current(value.epoch, value.first_epoch, value.revision, unpack_epochs(value.assigned), revoking)
+    assigned = unpack_epochs(value.assigned)
+    return Current(value.epoch, value.first_epoch, value.revision, assigned, revoking, unpack(value.taken))

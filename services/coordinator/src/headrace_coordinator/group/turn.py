@@ -50,11 +50,11 @@ class Turn:
         )
         for part in released:
             group.released.setdefault(part, self.steady_ms)
-        if not current.revoking:
+        if not current.unreleased:
             member.session.has_let_go()
         # The rebalance timeout starts again with each new revocation, even if the member has not received the former
         # revocation yet.
-        elif current.revoking != before.revoking:
+        elif not current.unreleased <= before.unreleased:
             member.session.has_to_let_go(self.steady_ms)
 
     def aim(self, group: Group, member: Member, target: frozenset[tuple[bytes, int]]) -> None:
