@@ -13,7 +13,7 @@ done
 mapfile -t files < <(grep -rlF mark.kafka --include="test_*.py" tests)
 if [ -n "${ROTATE:-}" ]; then
   long=(tests/integration/gateway/test_{go_clients,mixed_group,python_clients}.py "kafka-python's own suite"
-    tests/integration/gateway/test_secured_clients.py tests/integration/frameworks/test_{kafka_streams,kafka_connect,mirror_maker,frameworks_page,cdc,cdc_avro,cdc_secured}.py)
+    tests/integration/gateway/kafka/test_secured_clients.py tests/integration/frameworks/test_{kafka_streams,kafka_connect,mirror_maker,frameworks_page,cdc,cdc_avro,cdc_secured}.py)
   today=${long[HEADRACE_TEST_SEED % ${#long[@]}]}
   echo "test_kafka: of ${long[*]} only $today"
   for file in "${long[@]}"; do
