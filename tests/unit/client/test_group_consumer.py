@@ -462,6 +462,69 @@ def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make:
     run(scenario)
 
 
+class Handlers:
+    """The progress of ``process``, whose calls are moments at which the I/O thread may run."""
+
+    def __init__(self, party: Party) -> None:
+        self._party = party
+        self.loses_in_revoking = self.loses_in_positions = False
+
+    def assigned(self, offsets: Any) -> None: ...
+
+    def forget(self, partitions: list[TopicPartition]) -> None: ...
+
+    async def revoking(self, partitions: list[TopicPartition]) -> None:
+        if self.loses_in_revoking:
+            self._party.is_thrown_out()
+            await self._party.away_until(lambda: self._party.coordinator.joins == 2 and self._party.owned)
+
+    def positions(self, read: Any) -> Any:
+        if self.loses_in_positions:
+            self.loses_in_positions = False
+            self._party.is_thrown_out()
+        return dict(read)
+
+
+def test_a_loss_while_handlers_finish_a_revocation_is_not_committed_under_the_next_membership(make: Make) -> None:
+    """The member loses its partitions and joins again before the last commit of a revocation begins."""
+
+    async def scenario() -> None:
+        party = await joined(make, 0, 1)
+        party.read_up_to(12)
+        handlers = Handlers(party)
+        handlers.loses_in_revoking = True
+        party.group.begin_progress(handlers, 1_000.0)
+        party.coordinator.push(0)
+        await party.until(lambda: ("lost", [T0]) in party.reported)
+        await party.until(lambda: party.reported[-1] == ("assigned", [T0]))
+        assert ("revoked", [T1]) in party.reported
+        assert party.coordinator.commits == []
+        party.group.end_progress(1_000.0)
+        await drive_async(party.group.leave_steps(commits=False), party.io)
+
+    run(scenario)
+
+
+def test_a_loss_just_before_an_auto_commit_is_not_committed_under_the_next_membership(make: Make) -> None:
+    """The member loses its partitions while the caller gathers the positions to commit."""
+
+    async def scenario() -> None:
+        party = await joined(make, 0)
+        party.read_up_to(12)
+        handlers = Handlers(party)
+        party.group.begin_progress(handlers, 1_000.0)
+        handlers.loses_in_positions = True
+        party.group._next_commit_at = 0.0
+        await party.comes_back()
+        assert not handlers.loses_in_positions
+        await party.away_until(lambda: party.coordinator.joins == 2 and party.owned)
+        assert party.coordinator.commits == []
+        party.group.end_progress(1_000.0)
+        await drive_async(party.group.leave_steps(commits=False), party.io)
+
+    run(scenario)
+
+
 def test_a_slice_that_is_being_waited_for_learns_that_reading_goes_on(make: Make) -> None:
     async def scenario() -> None:
         party = await joined(make, 0, enable_auto_commit=False)

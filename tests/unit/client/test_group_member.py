@@ -178,6 +178,36 @@ def test_what_is_taken_back_before_it_was_begun_is_never_owned(fresh: Connected)
     assert fresh.events() == []
 
 
+@pytest.mark.parametrize("kept", [parts(), parts(2)], ids=["alone", "with another one"])
+def test_offsets_of_before_another_member_had_the_partition_are_not_used(fresh: Connected, kept: Parts) -> None:
+    """The partition leaves the target and comes back while its committed offset is on its way. In between it was free,
+    so another member may have read on and committed."""
+    fresh.joins(0)
+    fresh.pushes(parts(0, 1) | kept)
+    (first,) = fresh.events()
+    fresh.pushes(parts(0) | kept)
+    assert fresh.answers().owned == parts(0)  # the coordinator may give it to another member
+    fresh.pushes(parts(0, 1) | kept)
+    assert fresh.member.begin(first.ticket, fresh.now) == kept  # type: ignore[union-attr]
+    (again,) = fresh.events()
+    assert isinstance(again, Assign)
+    assert again.parts == parts(1)
+    assert fresh.member.begin(again.ticket, fresh.now) == parts(1)
+    assert fresh.member.owned == parts(0, 1) | kept
+
+
+def test_a_partition_that_comes_back_at_once_waits_for_offsets_of_its_own(fresh: Connected) -> None:
+    """The answers of both searches come in any order."""
+    fresh.joins(0)
+    fresh.pushes(parts(0, 1))
+    (first,) = fresh.events()
+    fresh.pushes(parts(0))
+    fresh.pushes(parts(0, 1))
+    (again,) = fresh.events()
+    assert fresh.member.begin(again.ticket, fresh.now) == parts(1)  # type: ignore[union-attr]
+    assert fresh.member.begin(first.ticket, fresh.now) == NOTHING  # type: ignore[union-attr]
+
+
 def test_what_is_given_back_while_it_is_let_go_of_is_let_go_of_and_begun_anew(fresh: Connected) -> None:
     fresh.joins(0, 1)
     fresh.pushes(parts(0))

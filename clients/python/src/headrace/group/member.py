@@ -12,7 +12,9 @@ seconds of a clock that never goes back and counts suspensions of the machine (c
 Changes are processed one at a time. The member releases partitions before it takes new ones, and each event is
 delivered before the next event is computed. Because changes are processed one at a time, the owned partitions in a
 heartbeat are always exact. A revocation drops a queued Assign event, because other members wait for the revoked
-partitions, and the search for the start offsets of the event may take long. Events other than Assign are never dropped.
+partitions, and the search for the start offsets of the event may take long. A partition that leaves the target leaves
+the Assign event in progress, too: if it comes back, another member may have read on from the start offset that was
+found. Events other than Assign are never dropped.
 
 **The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
 period without a connection. The coordinator, too, measures session timeout and grace period, but later: the session
@@ -397,7 +399,7 @@ class Member:
 
     def begin(self, ticket: int, now: float) -> Parts:
         """Record that the consumer is ready to read the assignment ``ticket``. Returns the partitions of ``ticket``
-        that are still assigned; the member owns them from now on. Returns nothing if the lease has ended: other members
+        that have been assigned without a break; the member owns them from now on. Returns nothing if the lease has ended: other members
         may own the partitions, and the coordinator's next response says which partitions are assigned."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING
@@ -405,8 +407,7 @@ class Member:
             self._change = None
             self._is_due = True
             return NOTHING
-        begun = self._change.parts & (self._target or NOTHING)
-        self._change = None
+        begun, self._change = self._change.parts, None
         self.owned |= begun
         self._is_due = True
         self._go_on()
@@ -457,8 +458,9 @@ class Member:
         if self._target is None:
             return
         excess, fresh = self._excess, self._target - self.owned
-        if excess and isinstance(self._change, Assign):
-            self._change = None
+        if isinstance(self._change, Assign):
+            left = self._change.parts & self._target
+            self._change = self._change._replace(parts=left) if left and not excess else None
         if self._change is not None:
             return
         if excess or fresh:
