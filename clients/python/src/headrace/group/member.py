@@ -399,8 +399,9 @@ class Member:
 
     def begin(self, ticket: int, now: float) -> Parts:
         """Record that the consumer is ready to read the assignment ``ticket``. Returns the partitions of ``ticket``
-        that have been assigned without a break; the member owns them from now on. Returns nothing if the lease has ended: other members
-        may own the partitions, and the coordinator's next response says which partitions are assigned."""
+        that have been assigned without a break; the member owns them from now on. Returns nothing if the lease has
+        ended: other members may own the partitions, and the coordinator's next response says which partitions are
+        assigned."""
         if self._change is None or self._change.ticket != ticket:
             return NOTHING
         if self._why_over(now):
