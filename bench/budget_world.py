@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from budget_model import PATHS, ROWS, BudgetError, BudgetPath, Counts, calls_by_phase, mean, without_idle
+from budget import PATHS, ROWS, BudgetError, BudgetPath, Counts, calls_by_phase, mean, without_idle
 from measure import ROOT
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
@@ -91,8 +91,8 @@ class World:
             "gateway": [pid for (role, _), pid in nodes.items() if role == "gateway"],
         }
         self.transaction_hops = {**self.hops, "state leader": [state_leader], "follower": [follower]}
-        floor_server = stack.enter_context(_program("budget_floor.py", "serve"))
-        self.floor = stack.enter_context(_program("budget_floor.py", _line(floor_server)))
+        floor_server = stack.enter_context(_program("echo.py", "floor"))
+        self.floor = stack.enter_context(_program("echo.py", "command", _line(floor_server)))
         self.floor_hops = {"client": [self.floor.pid], "server": [floor_server.pid]}
         self.pids += [self.floor.pid, floor_server.pid]
 
@@ -186,7 +186,7 @@ def _program(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 def _line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     if not (line := process.stdout.readline().strip()):
-        raise BudgetError("the program budget_floor.py ended; its error is above")
+        raise BudgetError("the program echo.py ended; its error is above")
     return line
 
 

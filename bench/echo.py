@@ -13,6 +13,10 @@ channel options and process switches of the product.
 The streams of a process share a connection; with --apart each stream has a connection of its own.
 
 Prints one JSON object per direction: messages/s and MiB/s of payload.
+
+    echo.py floor             (budget.py) a server with the product's event loop
+    echo.py command PORT      (budget.py) each line "COUNT BYTES" on standard input sends COUNT messages with a payload
+                              of BYTES on one stream, one in flight, and then prints "done"
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from typing import Any
 from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_core.rpc.environment import tune_malloc
+from headrace_core.rpc.event_loop import new_event_loop
 
 # isort: split
 import grpc
@@ -154,6 +159,24 @@ async def drive(
         await channel.close()
 
 
+async def serve_commands(port: int) -> None:
+    tune_malloc()
+    channel = open_channel(f"127.0.0.1:{port}", ChannelPurpose.PRODUCE)
+    request, response = _MESSAGES["up"]
+    call = channel.stream_stream(
+        _method("up"), request_serializer=request.SerializeToString, response_deserializer=response.FromString
+    )()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        count, size = map(int, line.split())
+        payload = bytes(size)
+        for _ in range(count):
+            await call.write(_request("up", payload))
+            await call.read()
+        print("done", flush=True)
+    await call.done_writing()
+    await channel.close()
+
+
 def measure(
     direction: str,
     *,
@@ -209,6 +232,10 @@ def measure(
 def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         asyncio.run(serve())
+        return
+    if sys.argv[1:2] in (["floor"], ["command"]):
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:  # the event loop of the product
+            runner.run(serve() if sys.argv[1] == "floor" else serve_commands(int(sys.argv[2])))
         return
     if sys.argv[1:2] == ["drive"]:
         port, direction, size, streams, in_flight, seconds, apart = sys.argv[2:]

@@ -1,8 +1,7 @@
 """Measure how long writes are blocked by leader failures at default settings, beside Kafka's figure (`make
 bench-failover`).
 
-    failover.py [--kills 60] [--stops 5] [--moves 60] [--controllers 10] [--smoke] [--only kill,stop,move,controller]
-                [--save]
+    failover.py [--kills 60] [--stops 5] [--moves 60] [--controllers 10] [--smoke] [--only REGEX] [--save]
 
 Three brokers and three controllers are real processes. A topic has one partition with three replicas. One producer with
 the SDK's defaults (acks=all, idempotent, linger 0) sends a record every 2 ms. Four cases:
@@ -20,8 +19,8 @@ JSON object per line; a table of bars follows. Exit 1 when a bar is missed or a 
 
 from __future__ import annotations
 
-import argparse
 import itertools
+import re
 import shutil
 import sys
 import threading
@@ -31,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import ROOT, WORK, Samples, emit, machine, save, table
-from quorum import percentile
+from measure import WORK, Samples, begin, emit, flags, quantile
+from report import finish
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
@@ -231,7 +230,7 @@ class Bench:
         found = sorted(self.load.latencies_ms(begun))
         self.samples.units[name] = "ms"
         self.samples.values.setdefault(name, []).extend(found)
-        emit(sample=name, records=len(found), p50=percentile(found, 0.5), p999=percentile(found, 0.999), max=found[-1])
+        emit(sample=name, records=len(found), p50=quantile(found, 0.5), p999=quantile(found, 0.999), max=found[-1])
 
 
 def check(bootstrap: str, load: Load) -> dict[str, int]:
@@ -260,7 +259,7 @@ def verdicts(samples: Samples, cases: Sequence[str]) -> list[dict[str, Any]]:
     found = []
     for bar in (bar for case in cases for bar in BARS[case]):
         values = samples.values.get(bar.sample)
-        value = percentile(values, bar.percentile) if values else None
+        value = quantile(values, bar.percentile) if values else None
         met = bar.limit is None if value is None else bar.limit is None or value <= bar.limit
         found.append({"what": bar.what, "bar": bar.limit, "measured": value, "met": met and value is not None})
     return found
@@ -278,7 +277,7 @@ def shown(bars: Sequence[dict[str, Any]]) -> str:
 def spread(samples: Samples) -> dict[str, dict[str, float]]:
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
     return {
-        name: {"n": len(values), **{label: round(percentile(values, share), 4) for label, share in shares.items()}}
+        name: {"n": len(values), **{label: round(quantile(values, share), 4) for label, share in shares.items()}}
         for name, values in samples.values.items()
     }
 
@@ -304,22 +303,18 @@ def run(samples: Samples, local: LocalCluster, counts: dict[str, int]) -> dict[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags(__doc__, warm_gib=0.0)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--stops", type=int, default=5)
     parser.add_argument("--moves", type=int, default=60)
     parser.add_argument("--controllers", type=int, default=10)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--only", default="kill,stop,move,controller")
     parser.add_argument("--work", type=Path, default=WORK, help="directory of the cluster during the run")
-    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     if asked.smoke:
         asked.kills, asked.stops, asked.moves, asked.controllers = 2, 1, 3, 1
     every = {"kill": asked.kills, "stop": asked.stops, "move": asked.moves, "controller": asked.controllers}
-    counts = {case: every[case] for case in asked.only.split(",")}
-    samples = Samples()
-    emit(machine=machine())
+    counts = {case: count for case, count in every.items() if re.search(asked.only, case)}
+    samples = begin(asked)
     directory = asked.work / "failover"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -330,18 +325,12 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     bars = verdicts(samples, list(counts))
     summary = spread(samples)
-    emit(bars=bars, spread=summary, log=found)
-    print(table(samples))
+    for name in [name for name in samples.values if name.endswith("produce_ms")]:
+        del samples.values[name], samples.units[name]  # too many values to print and to save: one per record
+    code = finish(samples, asked, what="failover", extra={"bars": bars, "spread": summary, "log": found})
     print(shown(bars))
     print(f"log: {found}")
-    if asked.save:
-        for name in [name for name in samples.values if name.endswith("produce_ms")]:
-            del samples.values[name], samples.units[name]  # too many values: one per record
-        extra = {"bars": bars, "spread": summary, "log": found}
-        print(save(samples, what="failover", extra=extra).relative_to(ROOT))
-    for failed in samples.failures:
-        print(f"failed: {failed}")
-    return 1 if samples.failures or not all(bar["met"] for bar in bars) else 0
+    return code or (0 if all(bar["met"] for bar in bars) else 1)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Headrace through a gateway beside Apache Kafka, with Kafka's own performance tools, in one run on one machine.
 
-    gateway.py [--rounds 3] [--records 2000000] [--seconds 10] [--replicas 1] [--short] [--save] [--warm-gib 6]
+    gateway.py [--rounds 3] [--records 2000000] [--seconds 10] [--replicas 1] [--smoke] [--save] [--warm-gib 6]
 
 The same Java clients, in one warm JVM, work against a Kafka node and against Headrace's gateway in turn: producer-perf
-and consumer-perf with each setting of kafka_settings.py, then 200 producers and a single one, each with one record in
+and consumer-perf with each setting of kafka_node.py, then 200 producers and a single one, each with one record in
 flight. Kafka has its defaults, so it acknowledges a record before the record is on disk. Headrace acknowledges a record
 after the record is on disk. With ``--replicas 3`` both sides have three nodes, and producers have acks=all. A single
 producer of Headrace's SDK, without a gateway, shows what the gateway adds to the latency. The gateway's memory is its
@@ -12,8 +12,6 @@ peak RSS.
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import random
 import shutil
 import statistics
@@ -23,16 +21,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import report
-from bars import Bar, verdicts
-from kafka_node import KafkaNode
-from kafka_settings import SMOKE_WARM_UP_S, WARM_UP_S, turns
-from measure import ROOT, WORK, Samples, emit, machine, peak_rss_mib, save, table, warm_memory
-from peers import attempt, kafka_topic
+from kafka_node import SMOKE_WARM_UP_S, WARM_UP_S, KafkaNode, turns
+from measure import WORK, Samples, begin, emit, flags, peak_rss_mib, run_steps
+from report import Bar, finish
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
-TOPICS = itertools.count()
 PRODUCERS = 200
 RSS_MIB_MAX = 200
 P50_ABOVE_MS_MAX = 1.0
@@ -67,7 +61,7 @@ class Side:
         """A topic of this side, to which the tools connect while the topic exists."""
         before, self.tools.bootstrap = self.tools.bootstrap, self.bootstrap
         try:
-            with kafka_topic(self.tools, f"gateway-{next(TOPICS)}") as name:
+            with self.tools.topic("gateway") as name:
                 yield name
         finally:
             self.tools.bootstrap = before
@@ -75,7 +69,7 @@ class Side:
 
 def sdk_single_records(samples: Samples, bootstrap: str, acks: str, seconds: float) -> None:
     """One producer of Headrace's SDK with one record of 100 bytes in flight, without a gateway."""
-    topic, value, times_ms = f"gateway-sdk-{next(TOPICS)}", random.Random(0).randbytes(100), []
+    topic, value, times_ms = f"gateway-sdk-{time.monotonic_ns()}", random.Random(0).randbytes(100), []
     with Admin(bootstrap_servers=bootstrap) as admin, Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         admin.create_topics([NewTopic(topic, partitions=1)])
         producer.send(topic, value).result(RECORD_S)
@@ -119,24 +113,17 @@ def bars(replicas: int) -> tuple[Bar, ...]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = flags(__doc__)
     parser.add_argument("--records", type=int, default=2_000_000, help="records of producer-perf and consumer-perf")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of the unbatched producers")
     parser.add_argument("--replicas", type=int, choices=(1, 3), default=1)
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
-    rounds, records, seconds = (1, 100_000, 1.0) if asked.short else (asked.rounds, asked.records, asked.seconds)
-    samples = Samples()
-    emit(machine=machine())
-    if not asked.short:
-        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    records, seconds = (100_000, 1.0) if asked.smoke else (asked.records, asked.seconds)
+    samples = begin(asked)
     directory = WORK / "headrace-gateway"
     shutil.rmtree(directory, ignore_errors=True)
     acks = "1" if asked.replicas == 1 else "all"
-    warm_up_s = SMOKE_WARM_UP_S if asked.short else WARM_UP_S
+    warm_up_s = SMOKE_WARM_UP_S if asked.smoke else WARM_UP_S
     with (
         LocalCluster(brokers=asked.replicas, controllers=1, coordinators=1, gateways=1, data=directory) as cluster,
         KafkaNode(WORK / "kafka-gateway", nodes=asked.replicas, warm_up_s=warm_up_s) as kafka,
@@ -144,24 +131,18 @@ def main() -> int:
         kafka.warm()
         theirs = Side("kafka", kafka.bootstrap, kafka, acks)
         ours = Side("gateway", cluster.kafka_bootstrap_servers, kafka, acks)
-        for number in range(rounds):
-            emit(round=number + 1, of=rounds)
-            for side in (theirs, ours):
-                attempt(samples, f"{side.name}.throughput", partial(side.throughput, samples, number, records))
-            for side in (theirs, ours):
-                attempt(samples, f"{side.name}.single-records", partial(side.single_records, samples, seconds))
+        for number in range(asked.rounds):
+            emit(round=number + 1, of=asked.rounds)
+            steps = [(f"{each.name}.throughput", partial(each.throughput, samples, number, records))
+                     for each in (theirs, ours)]  # fmt: skip
+            steps += [(f"{each.name}.single-records", partial(each.single_records, samples, seconds))
+                      for each in (theirs, ours)]  # fmt: skip
             single = partial(sdk_single_records, samples, cluster.bootstrap_servers, acks, seconds)
-            attempt(samples, "sdk.single-records", single)
+            run_steps(samples, [*steps, ("sdk.single-records", single)], asked.only)
         (pid,) = (node["pid"] for node in cluster.ps() if node["role"] == "gateway")
         samples.add("gateway.peak-rss", peak_rss_mib(int(pid)), "MiB")
-    print(table(samples))
-    print(report.verdicts_table(verdicts(samples, bars(asked.replicas))))
-    for failure in samples.failures:
-        print(f"failed: {failure}")
-    if asked.save:
-        path = save(samples, what=f"gateway-{asked.replicas}", extra={"rounds": rounds, "records": records})
-        print(f"saved: {path.relative_to(ROOT)}")
-    return 1 if samples.failures else 0
+    what = f"gateway-{asked.replicas}"
+    return finish(samples, asked, what=what, bars=bars(asked.replicas), extra={"records": records})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ REQUEST_BYTES_MAX = 104_857_600  #: Default of socket.request.max.bytes.
 
 
 class Pace(Protocol):
-    """hostile.Pace: limits the processor time; ``on()`` is False when the time is over."""
+    """attackers.Pace: limits the processor time; ``on()`` is False when the time is over."""
 
     def on(self) -> bool: ...
 

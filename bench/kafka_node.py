@@ -1,4 +1,4 @@
-"""Apache Kafka as a peer: one KRaft node on loopback from Maven's jars, its own tools, Python clients.
+"""Apache Kafka as a peer: KRaft nodes on loopback from Maven's jars, Kafka's tools in a warm JVM, Spark's connector.
 
 Jars: ``$PEERS_CACHE/kafka-libs`` if it exists, otherwise build/bench/kafka-libs, filled by Maven (bench/java/pom.xml).
 """
@@ -12,21 +12,78 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kafka_settings import PRE_TOUCH, SETTINGS, WARM_UP_S, Setting
-from kafka_warm import WarmClient, compiled
-from measure import PYTHON, REMOVAL_DELAY_MS, ROOT, WORK, json_at_the_end, run, run_json, wait_for_removal
+from measure import (
+    PYTHON,
+    REMOVAL_DELAY_MS,
+    ROOT,
+    WORK,
+    emit,
+    json_at_the_end,
+    run,
+    run_json,
+    settle,
+    wait_for_removal,
+)
 
 JAVA_SOURCES = ROOT / "bench" / "java"
 PARTITIONS = 6
 #: Records per warm-up run of the producer; the consumer reads at most ten times as many.
 WARM_UP_RECORDS = 200_000
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a Kafka producer forms batches. ``name`` follows the ``@`` in sample names."""
+
+    name: str
+    batch_bytes: int
+    linger_ms: int
+    buffer_bytes: int = 32 * MIB
+
+    @property
+    def properties(self) -> list[str]:
+        return [
+            f"batch.size={self.batch_bytes}",
+            f"linger.ms={self.linger_ms}",
+            f"buffer.memory={self.buffer_bytes}",
+        ]
+
+
+#: Kafka's defaults first. The buffer grows with the largest batches: 32 MiB hold 32 batches.
+SETTINGS = (
+    Setting("default", 16 * KIB, linger_ms=5),
+    Setting("batch-128k", 128 * KIB, linger_ms=10),
+    Setting("batch-1m", MIB, linger_ms=10, buffer_bytes=256 * MIB),
+)
+
+#: For brokers and Java clients: touch the heap's pages at the start, before the clock runs.
+PRE_TOUCH = "-XX:+AlwaysPreTouch"
+
+#: Warm-up time of the Java client (one process per run) before its first figure (seconds).
+WARM_UP_S = 60.0
+SMOKE_WARM_UP_S = 2.0
+
+
+def turns(number: int) -> tuple[Setting, ...]:
+    """The settings in the order of round ``number``: each setting is first, second and last equally often."""
+    first = number % len(SETTINGS)
+    return SETTINGS[first:] + SETTINGS[:first]
+
+
+# -- jars, and a warm process -----------------------------------------------------------------------------------------
 
 
 def jars() -> Path:
@@ -48,6 +105,87 @@ def fetched(pom: Path, libs: Path, *options: str) -> Path:
     return libs
 
 
+def compiled(sources: Path, libs: Path) -> Path:
+    """Compile bench/java; returns the folder of the classes."""
+    classes = WORK / "java-classes"
+    files = sorted(sources.glob("*.java"))
+    done = classes / "WarmClient.class"
+    if not done.exists() or done.stat().st_mtime < max(file.stat().st_mtime for file in files):
+        classes.mkdir(parents=True, exist_ok=True)
+        run(["javac", "-nowarn", "-cp", f"{libs}/*", "-d", str(classes), *map(str, files)], timeout_s=120)
+    return classes
+
+
+class WarmClient:
+    """Starts the process at first use, and again after it has ended; ``warm`` warms up each start."""
+
+    def __init__(self, command: Callable[[], Sequence[str]], log: Path, warm: Callable[[WarmClient], None]) -> None:
+        self._command, self._log, self._warm = command, log, warm
+        self._process: subprocess.Popen[str] | None = None
+        self._warming = False  # a process that ends during its warm-up is not started again from within the warm-up
+
+    def run(self, tool: str, *arguments: str, timeout_s: float) -> str:
+        """Run the tool when the disk is idle, and return its standard output. Raises RuntimeError on failure or
+        timeout."""
+        process = self.ready()
+        settle()
+        return self._ask(process, [tool, *arguments], timeout_s)
+
+    def ready(self) -> subprocess.Popen[str]:
+        """Start and warm up the process, unless it runs."""
+        if self._process is None or (self._process.poll() is not None and not self._warming):
+            self.close()
+            command = list(self._command())
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                )
+            began = time.monotonic()
+            self._warming = True
+            try:
+                self._warm(self)
+            except BaseException:
+                self.close()  # ``close`` ends the warm process; the next use starts another one
+                raise
+            finally:
+                self._warming = False
+            emit(step=f"{self._log.stem}.start", seconds=round(time.monotonic() - began, 1))
+        return self._process
+
+    def _ask(self, process: subprocess.Popen[str], words: list[str], timeout_s: float) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        what = " ".join(words)
+        limit = threading.Timer(timeout_s, process.kill)
+        limit.start()
+        try:
+            process.stdin.write("\t".join(words) + "\n")
+            process.stdin.flush()
+            lines: list[str] = []
+            for line in process.stdout:
+                if line == "done\n":
+                    return "".join(lines).rstrip() + "\n"
+                if line.startswith("failed "):
+                    raise RuntimeError(f"{what}: {line.strip()[:600]} (see {self._log})")
+                lines.append(line)
+        finally:
+            limit.cancel()
+        self.close()
+        raise RuntimeError(f"{what}: the client ended, or was not done after {timeout_s:g} s: {''.join(lines)[-400:]}")
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+            self._process = None
+
+
+# -- the nodes --------------------------------------------------------------------------------------------------------
+
+
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -60,8 +198,7 @@ class KafkaNode:
     """Combined brokers and controllers (one by default) with Kafka's defaults (no fsync before the acknowledgement) and
     a heap of 1 GiB each. Each topic has a replica on each node.
 
-    ``tls``: the node's certificate with its key, and the authority, as PEM files: a second listener takes TLS
-    (``over_tls``). ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start
+    ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start
     time and idle memory. Java clients run in one JVM, which warms up for ``warm_up_s`` seconds before its first
     measurement. ``settings``: broker settings in addition to the defaults.
     """
@@ -74,12 +211,9 @@ class KafkaNode:
         nodes: int = 1,
         pre_touch: bool = True,
         warm_up_s: float = WARM_UP_S,
-        tls: tuple[Path, Path] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = dict(settings or {})
-        self.tls = tls
-        self.client_properties: tuple[str, ...] = ()  #: Properties of the Java clients in addition to a setting's.
         self.libs = jars()
         self.pre_touch = pre_touch
         self.warm_up_s = warm_up_s
@@ -89,8 +223,8 @@ class KafkaNode:
         self.heap = heap
         self.nodes = nodes
         self.start_s = 0.0
-        free = _free_ports(3 * nodes)
-        self._ports, self._controller_ports, self._tls_ports = free[:nodes], free[nodes : 2 * nodes], free[2 * nodes :]
+        free = _free_ports(2 * nodes)
+        self._ports, self._controller_ports = free[:nodes], free[nodes:]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports)
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -178,14 +312,6 @@ class KafkaNode:
             "group.initial.rebalance.delay.ms": 0,
             "log.segment.delete.delay.ms": REMOVAL_DELAY_MS,
         }
-        if self.tls is not None:
-            key, authority = self.tls
-            port = self._tls_ports[number - 1]
-            properties["listeners"] = f"{properties['listeners']},SSL://127.0.0.1:{port}"
-            properties["advertised.listeners"] = f"{properties['advertised.listeners']},SSL://127.0.0.1:{port}"
-            properties["listener.security.protocol.map"] = f"{properties['listener.security.protocol.map']},SSL:SSL"
-            properties |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": key}
-            properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
         properties |= self.settings
         path = self.directory / f"server-{number}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
@@ -229,20 +355,6 @@ class KafkaNode:
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes if process.poll() is None]
 
-    @contextlib.contextmanager
-    def over_tls(self) -> Iterator[None]:
-        """The Java clients connect by TLS."""
-        assert self.tls is not None
-        before = self.bootstrap, self.client_properties
-        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._tls_ports)
-        self.client_properties = (
-            "security.protocol=SSL", "ssl.truststore.type=PEM", f"ssl.truststore.location={self.tls[1]}",
-        )  # fmt: skip
-        try:
-            yield
-        finally:
-            self.bootstrap, self.client_properties = before
-
     # -- topics
 
     def create_topic(self, name: str, *, partitions: int = PARTITIONS, config: Mapping[str, str] | None = None) -> None:
@@ -263,6 +375,18 @@ class KafkaNode:
         for future in admin.delete_topics([name]).values():
             future.result(30)
         wait_for_removal(self.directory / "data", name)
+
+    @contextlib.contextmanager
+    def topic(
+        self, prefix: str, *, partitions: int = PARTITIONS, config: Mapping[str, str] | None = None
+    ) -> Iterator[str]:
+        """A new topic, which is deleted after the block."""
+        name = f"{prefix}-{time.monotonic_ns()}"
+        self.create_topic(name, partitions=partitions, config=config)
+        try:
+            yield name
+        finally:
+            self.delete_topic(name)
 
     def limit_client(self, client_id: str, limits: Mapping[str, int]) -> None:
         """Set quotas of a client id with Kafka's own tool; ``limits``: quota key to its value."""
@@ -308,7 +432,7 @@ class KafkaNode:
         """Kafka's own producer-perf at full speed: random letters."""
         properties = [
             f"bootstrap.servers={self.bootstrap}", f"acks={acks}", f"compression.type={compression}",
-            *setting.properties, *self.client_properties,
+            *setting.properties,
         ]  # fmt: skip
         output = self._client.run(
             "producer-perf", "--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes),
@@ -321,10 +445,9 @@ class KafkaNode:
 
     def consumer_perf(self, topic: str, records: int, *, client: WarmClient | None = None) -> dict[str, float]:
         """Kafka's own consumer-perf: {"fetch": records/s of the fetch time, "whole": with the rebalance}."""
-        more = [word for each in self.client_properties for word in ("--command-property", each)]
         output = (client or self._client).run(
             "consumer-perf", "--bootstrap-server", self.bootstrap, "--topic", topic, "--num-records", str(records),
-            "--timeout", "20000", *more, timeout_s=150,
+            "--timeout", "20000", timeout_s=150,
         )  # fmt: skip
         cells = output.strip().splitlines()[-1].split(", ")
         if len(cells) < 10 or int(cells[4]) < records:
@@ -367,3 +490,27 @@ class KafkaNode:
         batching = [str(setting.batch_bytes), str(setting.linger_ms)]
         command = [PYTHON, script, client, workload, self.bootstrap, topic, str(records), *batching]
         return run_json(command, timeout_s=180)
+
+
+# -- Spark's connector for Kafka --------------------------------------------------------------------------------------
+
+#: The newest Spark that the connector is published for; it is older than the Spark that Headrace needs.
+PYSPARK = "4.0.0"
+#: The jars of the connector that Spark itself does not contain.
+_JARS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
+
+
+def connector_jars() -> list[Path]:
+    """The connector's jars; fetches missing ones."""
+    libs = WORK / "spark-kafka"
+    if len(list(libs.glob("*.jar"))) < len(_JARS):
+        fetched(JAVA_SOURCES / "spark-kafka.xml", libs, f"-DincludeArtifactIds={','.join(_JARS)}")
+    return sorted(libs.glob("*.jar"))
+
+
+def python_path() -> str:
+    """The value of PYTHONPATH with which ``import pyspark`` finds PYSPARK; fetches it if it is missing."""
+    folder = WORK / f"pyspark-{PYSPARK}"
+    if not (folder / f"pyspark-{PYSPARK}.dist-info").exists():
+        run([PYTHON, "-m", "pip", "install", "-q", "--target", str(folder), f"pyspark=={PYSPARK}"], timeout_s=900)
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))

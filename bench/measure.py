@@ -1,4 +1,4 @@
-"""Common parts of the benchmarks: rounds and medians, facts about the machine, JSON output, memory of processes.
+"""What all benchmarks share: flags, rounds and medians, facts about the machine, steps, processes, saved results.
 
 A sample has a dotted name with its subject and measure (``headrace.produce.arrow.commit``), and a unit. A peer measured
 under several settings has a sample per setting (``kafka.producer-perf@batch-1m``); its best median counts. Rounds
@@ -7,16 +7,18 @@ alternate between Headrace and its peers, so that a slow minute affects both. Ra
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import mmap
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "bench"
 PYTHON = sys.executable
 REMOVAL_DELAY_MS = 1_000  #: Delay before the nodes of both systems remove the files of a deleted topic.
-
+FAILURES = (RuntimeError, OSError, KeyError, ValueError)  #: What fails a workload, but not the run.
 
 #: Units of rates: a larger figure is better; in all other units a smaller figure is better.
 RATES = frozenset({"rec/s", "req/s", "rows/s", "txn/s", "MiB/s"})
@@ -90,6 +92,44 @@ class Samples:
     def ratio(self, ours: str, theirs: str) -> float | None:
         mine, other = self.median(ours), self.best(theirs)
         return mine / other.median if mine is not None and other is not None and other.median else None
+
+
+#: The name of a workload, and the workload.
+Step = tuple[str, Callable[[], None]]
+
+
+def flags(doc: str | None, *, rounds: int = 3, warm_gib: float = 6.0) -> argparse.ArgumentParser:
+    """The flags that most benchmarks have: --rounds, --only, --smoke (or --short), --warm-gib, --save."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--only", default="", help="run only the workloads whose name matches this regular expression")
+    parser.add_argument("--smoke", "--short", action="store_true", help="small and quick; the figures mean nothing")
+    parser.add_argument("--warm-gib", type=float, default=warm_gib, help="GiB of memory to touch first")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
+    return parser
+
+
+def begin(asked: argparse.Namespace) -> Samples:
+    """Say which machine this is, and touch its memory; a smoke run has one round."""
+    if asked.smoke:
+        asked.rounds = 1
+    emit(machine=machine())
+    if not asked.smoke and asked.warm_gib:
+        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    return Samples()
+
+
+def run_steps(samples: Samples, steps: Iterable[Step], only: str = "") -> None:
+    """Run the steps whose names match ``only``. A failed step is recorded, and the next one runs."""
+    for name, work in steps:
+        if re.search(only, name) is None:
+            continue
+        started = time.monotonic()
+        try:
+            work()
+        except FAILURES as failure:
+            samples.fail(name, str(failure))
+        emit(step=name, seconds=round(time.monotonic() - started, 1))
 
 
 def emit(**what: Any) -> None:
@@ -211,6 +251,15 @@ def json_at_the_end(output: str) -> dict[str, Any]:
     return parsed
 
 
+def add_lines(samples: Samples, output: str) -> None:
+    """Add the samples {"sample", "value", "unit"} that another benchmark printed, one per line."""
+    for line in output.splitlines():
+        if line.startswith("{"):
+            found = json.loads(line)
+            if "value" in found:
+                samples.add(found["sample"], found["value"], found["unit"])
+
+
 def rss_mib(pid: int) -> float:
     return _status_kib(pid, "VmRSS") / 1024
 
@@ -262,30 +311,47 @@ def percentiles(milliseconds: list[float]) -> dict[str, float]:
     return {name: round(ordered[max(0, int(len(ordered) * share + 0.999999) - 1)], 3) for name, share in shares.items()}
 
 
+def quantile(values: Iterable[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
 def save(samples: Samples, *, what: str, extra: dict[str, Any]) -> Path:
-    """Write bench/results/<date>-<machine>-<what>.json; returns its path."""
+    """Write bench/results/<date>-<machine>-<what>.json, with one line for each sample; returns its path."""
     facts = machine()
     day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     path = ROOT / "bench" / "results" / f"{day}-{facts['cores']}cores-{facts['memory_gib']}gib-{what}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    medians = {name: samples.median(name) for name in sorted(samples.values)}
     content = {
         "date": day,
         "commit": commit(),
         "machine": facts,
         **extra,
-        "medians": {name: round(value, 4) for name, value in medians.items() if value is not None},
-        "units": dict(sorted(samples.units.items())),
-        "samples": {name: [round(v, 4) for v in samples.values[name]] for name in sorted(samples.values)},
-        "best": {
-            name: {"setting": best.setting, "median": round(best.median, 4)}
-            for name in samples.names_with_settings()
-            if (best := samples.best(name)) is not None
+        "samples": {
+            name: {"unit": samples.units[name], "values": [round(value, 4) for value in values]}
+            for name, values in sorted(samples.values.items())
         },
         "failures": samples.failures,
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(text_of(content))
     return path
+
+
+def text_of(result: dict[str, Any]) -> str:
+    """JSON with one line for each item, and for each sample."""
+    parts = []
+    for key, value in result.items():
+        if isinstance(value, dict | list) and value and key != "machine":
+            names = value if isinstance(value, list) else value.items()
+            lines = [
+                json.dumps(each) if isinstance(value, list) else f"{json.dumps(each[0])}: {json.dumps(each[1])}"
+                for each in names
+            ]
+            opening, closing = ("[", "]") if isinstance(value, list) else ("{", "}")
+            parts.append(f"{json.dumps(key)}: {opening}\n  " + ",\n  ".join(lines) + f"\n {closing}")
+        else:
+            parts.append(f"{json.dumps(key)}: {json.dumps(value)}")
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
 
 
 def table(samples: Samples) -> str:

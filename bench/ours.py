@@ -1,4 +1,4 @@
-"""Headrace's side of the benchmarks: a cluster, and workloads through `headrace bench` or a driver of this folder."""
+"""Headrace's side of the benchmarks: a cluster, and workloads through `headrace bench` or our_clients.py."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import connections
 import echo
-from measure import PYTHON, REMOVAL_DELAY_MS, ROOT, Samples, peak_rss_mib, rss_mib, run_json, wait_for_removal
+import our_clients
+from measure import (
+    FAILURES,
+    PYTHON,
+    REMOVAL_DELAY_MS,
+    Samples,
+    peak_rss_mib,
+    rss_mib,
+    run_json,
+    wait_for_removal,
+)
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
 PARTITIONS, REPLICAS = 6, 3
-UNBATCHED_BYTES = 170  #: Size of a batch with one record of 100 bytes, for the limit of connections.py.
+UNBATCHED_BYTES = 170  #: Size of a batch with one record of 100 bytes, for gRPC's limit of unbatched records.
 PRODUCE_APIS = ("arrow", "many", "object", "async")
 CONSUME_APIS = ("arrow", "object", "async")
 
@@ -134,19 +144,8 @@ class Headrace:
 
     def bench(self, workload: str, topic: str, *arguments: str, timeout_s: float = 180) -> dict[str, Any]:
         """`headrace bench WORKLOAD`. Raises RuntimeError unless the workload's own check of its records passed."""
-        command = [
-            PYTHON,
-            "-m",
-            "headrace_tools",
-            "bench",
-            workload,
-            "--topic",
-            topic,
-            "-b",
-            self.bootstrap,
-            "-o",
-            "json",
-        ]
+        command = [PYTHON, "-m", "headrace_tools", "bench", workload, "--topic", topic, "-b", self.bootstrap]
+        command += ["-o", "json"]
         found = run_json([*command, *arguments], timeout_s=timeout_s)
         if found.get("verified") is not True:
             raise RuntimeError(f"{' '.join(command)}: not verified: {found}")
@@ -159,37 +158,38 @@ class Headrace:
         first = number % len(PRODUCE_APIS)
         label = policy if acks == "1" else f"{policy}.acks-{acks}"
         for api in PRODUCE_APIS[first:] + PRODUCE_APIS[:first]:
-            topic = self.new_topic(policy)
-            try:
+            with self._measured(samples, f"headrace.produce.{api}.{label}", policy) as topic:
                 records = self.sizes.records(api)
                 found = self.bench("produce", topic, "--api", api, "--records", str(records), "--acks", acks)
                 samples.add(f"headrace.produce.{api}.{label}", found["records_per_s"], "rec/s")
                 samples.add(f"headrace.produce.{api}.{label}.mib", found["mib_per_s"], "MiB/s")
                 if api == "arrow" and acks == "1":
-                    self.consume(samples, topic, policy)
-            except (RuntimeError, KeyError) as failure:
-                samples.fail(f"headrace.produce.{api}.{label}", str(failure))
-            finally:
-                self.delete_topic(topic)
+                    self._consume(samples, topic, policy)
 
-    def consume(self, samples: Samples, topic: str, policy: str) -> None:
+    def _consume(self, samples: Samples, topic: str, policy: str) -> None:
         for api in CONSUME_APIS:
-            try:
-                records = min(self.sizes.records(api), self.sizes.arrow)
-                found = self.bench("consume", topic, "--api", api, "--records", str(records))
-                samples.add(f"headrace.consume.{api}.{policy}", found["records_per_s"], "rec/s")
-                samples.add(f"headrace.consume.{api}.{policy}.mib", found["mib_per_s"], "MiB/s")
-            except (RuntimeError, KeyError) as failure:
-                samples.fail(f"headrace.consume.{api}.{policy}", str(failure))
+            records = min(self.sizes.records(api), self.sizes.arrow)
+            found = self.bench("consume", topic, "--api", api, "--records", str(records))
+            samples.add(f"headrace.consume.{api}.{policy}", found["records_per_s"], "rec/s")
+            samples.add(f"headrace.consume.{api}.{policy}.mib", found["mib_per_s"], "MiB/s")
+
+    @contextmanager
+    def _measured(self, samples: Samples, name: str, policy: str) -> Iterator[str]:
+        """A new topic; a failure in the block is the workload's, and does not end the run."""
+        try:
+            with self.topic(policy) as topic:
+                yield topic
+        except FAILURES as failure:
+            samples.fail(name, str(failure))
 
     def together(self, samples: Samples, policy: str) -> None:
         """Write with each of two APIs, while another process reads the same records with the same API."""
         for api in ("arrow", "object"):
             with self.topic(policy) as topic, ThreadPoolExecutor(1) as pool:
-                records = str(self.sizes.records(api))
-                reader = [PYTHON, str(ROOT / "bench" / "reader.py"), self.bootstrap, topic, api, records]
-                reading = pool.submit(run_json, reader, timeout_s=180)
-                found = self.bench("produce", topic, "--api", api, "--records", records)
+                records = self.sizes.records(api)
+                wanted = {"bootstrap": self.bootstrap, "topic": topic, "api": api, "records": records}
+                reading = pool.submit(partial(our_clients.run_role, "read", timeout_s=180, **wanted))
+                found = self.bench("produce", topic, "--api", api, "--records", str(records))
                 if not (read := reading.result())["verified"]:
                     raise RuntimeError(f"{topic}: the reader has missed or doubled records: {read}")
             samples.add(f"headrace.together.{api}.{policy}", found["records_per_s"], "rec/s")
@@ -198,36 +198,22 @@ class Headrace:
     def latency(self, samples: Samples, policy: str, *, acks: str = "1") -> None:
         """Measure the time from send to receipt at 1,000 records per second."""
         label = policy if acks == "1" else f"{policy}.acks-{acks}"
-        topic = self.new_topic(policy)
-        try:
+        with self._measured(samples, f"headrace.latency.{label}", policy) as topic:
             records = str(max(1000, int(1000 * self.sizes.seconds)))
             found = self.bench("latency", topic, "--records", records, "--rate", "1000", "--acks", acks)
             for quantile in ("p50", "p99", "p999", "max"):
                 samples.add(f"headrace.latency.{quantile}.{label}", found["latency_ms"][quantile], "ms")
-        except (RuntimeError, KeyError) as failure:
-            samples.fail(f"headrace.latency.{label}", str(failure))
-        finally:
-            self.delete_topic(topic)
 
     def connections(self, samples: Samples, policy: str, *, count: int = 200, acks: str = "1") -> None:
-        label = policy if acks == "1" else f"{policy}.acks-{acks}"
+        """``raw``: a thin client that encodes each record; ``sdk``: the SDK's asynchronous producer."""
         for client in ("raw", "sdk"):
-            topic = self.new_topic(policy)
-            try:
-                found = connections.measure(
-                    self.bootstrap,
-                    topic,
-                    connections=count,
-                    seconds=self.sizes.seconds,
-                    acks=acks,
-                    sdk=client == "sdk",
+            label = f"headrace.connections.{client}.{policy}" + ("" if acks == "1" else f".acks-{acks}")
+            with self._measured(samples, label, policy) as topic:
+                found = our_clients.connections(
+                    self.bootstrap, topic, count=count, seconds=self.sizes.seconds, acks=acks, sdk=client == "sdk"
                 )
-                samples.add(f"headrace.connections.{client}.{label}", found["requests_per_s"], "req/s")
-                samples.add(f"headrace.connections.{client}.{label}.p99", found["latency_ms"]["p99"], "ms")
-            except (RuntimeError, KeyError, ValueError) as failure:
-                samples.fail(f"headrace.connections.{client}.{label}", str(failure))
-            finally:
-                self.delete_topic(topic)
+                samples.add(label, found["requests_per_s"], "req/s")
+                samples.add(f"{label}.p99", found["latency_ms"]["p99"], "ms")
 
     def memory(self, samples: Samples, moment: str) -> None:
         """``moment`` "idle": measure the current memory of the broker; "loaded": its peak memory."""

@@ -29,37 +29,39 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import ours
 import psutil
-from kafka_connector import PYSPARK, connector_jars, python_path
-from kafka_node import KafkaNode
-from kafka_warm import WarmClient
+from kafka_node import PYSPARK, KafkaNode, WarmClient, connector_jars, python_path
 from measure import (
     PYTHON,
     ROOT,
     WORK,
     Samples,
+    Step,
+    begin,
     cpu_seconds,
     emit,
+    flags,
     json_at_the_end,
-    machine,
     peak_rss_mib,
     percentiles,
-    save,
-    table,
-    warm_memory,
+    run_steps,
 )
-from pipelines_logs import HeadraceLog, KafkaLog, Log, Sent, lake_records, log_lines
+from report import finish
 
+from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
+from headrace_pipelines.clickstream import replay
 from headrace_pipelines.clickstream import schema as clickstream
 from headrace_pipelines.dead_letters import dead_letter_topic
+from headrace_pipelines.lake import feed
 from headrace_pipelines.lake import schema as lake
 from headrace_spark import find_java
 
@@ -104,6 +106,181 @@ WRITES = {
     "clickstream": (clickstream.REQUESTS, clickstream.SESSIONS, clickstream.COUNTS, clickstream.CONVERSIONS),
     "lake": (),
 }
+
+
+# -- the records, and a client of each system ------------------------------------------------------------------------
+
+PARTITIONS = 2
+#: Keep all records: the web log is of 2015, so the default retention would delete its records.
+CONFIG = {"retention.ms": "-1"}
+#: Settings of the producers on both sides.
+PRODUCER = {"acks": "all", "linger.ms": 5}
+#: Seconds that a producer may take for its last records.
+FLUSH_S = 120
+_POLL_S = 0.05
+
+
+class Sent(NamedTuple):
+    """A record to send. Without ``time_ms`` its timestamp is the time at which it is sent."""
+
+    partition: int
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    time_ms: int | None
+
+
+Send = Callable[[str, Sent], None]
+
+
+def log_lines(copies: int) -> list[Sent]:
+    """The lines of the web log, each ``copies`` times with different addresses, with the time of the line."""
+    found = []
+    for line in replay.lines(replay.web_log(), copies):
+        headers = [(clickstream.LINE_HEADER, line.name)]
+        found.append(Sent(zlib.crc32(line.key) % PARTITIONS, line.key, line.value, headers, line.time_ms))
+    return found
+
+
+def lake_records() -> dict[str, list[Sent]]:
+    """The records of both releases of the lake's sources, by topic."""
+    content = feed.tables()
+    found: dict[str, list[Sent]] = {}
+    for source in lake.SOURCES:
+        records = found[source.topic] = []
+        for release in lake.RELEASES:
+            for row in feed.records(content[source.name], source.name, release).to_pylist():
+                key = None if row["key"] is None else row["key"].encode()
+                partition = len(records) if key is None else zlib.crc32(key)
+                records.append(Sent(partition % PARTITIONS, key, row["value"].encode(), [], None))
+    return found
+
+
+class Log(Protocol):
+    """A running cluster of one system."""
+
+    def create(self, topics: Iterable[str]) -> None:
+        """Create topics with PARTITIONS partitions and one replica."""
+
+    def delete(self, topics: Sequence[str]) -> None: ...
+
+    def producer(self) -> Any:
+        """A context manager that gives a function Send. At its end all records are acknowledged, or RuntimeError is
+        raised."""
+
+    def read(self, topic: str, ended: threading.Event, take: Callable[[bytes], None]) -> None:
+        """Call ``take`` with the value of each committed record of a topic, until the event ``ended`` is set."""
+
+
+class HeadraceLog:
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+
+    def create(self, topics: Iterable[str]) -> None:
+        with Admin(bootstrap_servers=self.servers) as admin:
+            new = [NewTopic(name, partitions=PARTITIONS, replication_factor=1, config=CONFIG) for name in topics]
+            admin.create_topics(new, timeout=60)
+
+    def delete(self, topics: Sequence[str]) -> None:
+        with Admin(bootstrap_servers=self.servers) as admin:
+            admin.delete_topics(topics)
+
+    @contextmanager
+    def producer(self) -> Iterator[Send]:
+        futures: list[Any] = []
+        with Producer({"bootstrap.servers": self.servers, **PRODUCER}) as producer:
+
+            def send(topic: str, sent: Sent) -> None:
+                futures.append(
+                    producer.send(
+                        topic,
+                        key=sent.key,
+                        value=sent.value,
+                        headers=sent.headers,
+                        partition=sent.partition,
+                        timestamp_ms=sent.time_ms,
+                    )
+                )
+
+            yield send
+            producer.flush(timeout=FLUSH_S)
+        for future in futures:
+            future.result(timeout=0)
+
+    def read(self, topic: str, ended: threading.Event, take: Callable[[bytes], None]) -> None:
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        settings = {"bootstrap.servers": self.servers, "isolation.level": "read_committed"}
+        with Consumer(settings) as consumer:
+            consumer.assign(partitions)
+            consumer.seek_to_beginning()
+            while not ended.is_set():
+                for record in consumer.poll(_POLL_S):
+                    take(record.value or b"")
+
+
+class KafkaLog:
+    def __init__(self, node: KafkaNode) -> None:
+        self._node = node
+
+    def create(self, topics: Iterable[str]) -> None:
+        for name in topics:
+            self._node.create_topic(name, partitions=PARTITIONS, config=CONFIG)
+
+    def delete(self, topics: Sequence[str]) -> None:
+        for name in topics:
+            self._node.delete_topic(name)
+
+    @contextmanager
+    def producer(self) -> Iterator[Send]:
+        from confluent_kafka import Producer
+
+        failures: list[str] = []
+
+        def on_delivery(error: object, message: object) -> None:
+            if error is not None:
+                failures.append(str(error))
+
+        producer = Producer({"bootstrap.servers": self._node.bootstrap, **PRODUCER})
+
+        def send(topic: str, sent: Sent) -> None:
+            while True:
+                try:
+                    producer.produce(
+                        topic,
+                        sent.value,
+                        sent.key,
+                        partition=sent.partition,
+                        headers=list(sent.headers),
+                        timestamp=sent.time_ms if sent.time_ms is not None else int(time.time() * 1000),
+                        on_delivery=on_delivery,
+                    )
+                    break
+                except BufferError:
+                    producer.poll(_POLL_S)
+            producer.poll(0)
+
+        yield send
+        left = producer.flush(FLUSH_S)
+        if left or failures:
+            raise RuntimeError(f"Kafka: {left} records were not acknowledged, {len(failures)} failed: {failures[:1]}")
+
+    def read(self, topic: str, ended: threading.Event, take: Callable[[bytes], None]) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+        settings = {"bootstrap.servers": self._node.bootstrap, "group.id": topic, "enable.auto.commit": False}
+        consumer = Consumer(settings)
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        try:
+            while not ended.is_set():
+                for message in consumer.consume(500, _POLL_S):
+                    if message.error():
+                        raise KafkaException(message.error())
+                    take(message.value() or b"")
+        finally:
+            consumer.close()
+
+
+# -- the runs ---------------------------------------------------------------------------------------------------------
 
 
 class Watch(threading.Thread):
@@ -344,24 +521,16 @@ def _tell_batches(side: str, batches: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="run only the workloads that match, such as kafka.lake.backlog")
+    parser = flags(__doc__)
     parser.add_argument("--copies", type=int, default=20, help="number of copies of the web log in the backlog")
     parser.add_argument("--rate", type=float, default=300.0, help="records per second of the workload steady")
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds of the workload steady, after the warm-up")
-    parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--smoke", action="store_true", help="small and quick, figures without meaning")
-    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     asked.warm_up_s = WARM_UP_S
     if asked.smoke:
-        asked.rounds, asked.copies, asked.rate, asked.seconds, asked.warm_up_s = 1, 1, 50.0, 4.0, 0.0
-    samples = Samples()
+        asked.copies, asked.rate, asked.seconds, asked.warm_up_s = 1, 50.0, 4.0, 0.0
     sparks = {"headrace": version("pyspark"), "kafka": PYSPARK}
-    emit(machine=machine(), spark=sparks)
-    if not asked.smoke:
-        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    samples = begin(asked)
     java = {"JAVA_HOME": str(find_java())}
     jars = [str(jar) for jar in connector_jars()]
     path = python_path()
@@ -379,23 +548,11 @@ def main() -> int:
         _measure(Bench(samples, sides, asked), samples, asked)
         for side in sides.values():
             samples.add(f"{side.name}.cluster.rss", sum(map(peak_rss_mib, side.cluster)), "MiB")
-    print(table(samples))
-    for failure in samples.failures:
-        print(f"failed: {failure}")
-    if asked.save:
-        sizes = {"copies": asked.copies, "rate": asked.rate, "seconds": asked.seconds}
-        extra = {"rounds": asked.rounds, "spark": sparks, **sizes}
-        print(save(samples, what="pipelines", extra=extra).relative_to(ROOT))
-    return 1 if samples.failures else 0
+    extra = {"spark": sparks, "copies": asked.copies, "rate": asked.rate, "seconds": asked.seconds}
+    return finish(samples, asked, what="pipelines", extra=extra)
 
 
 def _measure(bench: Bench, samples: Samples, asked: argparse.Namespace) -> None:
-    def attempt(name: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except (RuntimeError, OSError, KeyError, ValueError) as failure:
-            samples.fail(name, str(failure))
-
     for job in ROWS:
         for workload in ("backlog", "steady"):
             ways = [way for way in WAYS if job in way.jobs and re.search(asked.only, f"{way.name}.{job}.{workload}")]
@@ -408,8 +565,11 @@ def _measure(bench: Bench, samples: Samples, asked: argparse.Namespace) -> None:
                 most = int(asked.rate * (asked.warm_up_s + asked.seconds))
                 work = partial(bench.steady, records=_records(job, copies=1, most=most)[READS[job][0]])
             for number in range(0 if asked.smoke else -1, asked.rounds):
-                for way in _in_turn(ways, number):
-                    attempt(f"{way.name}.{job}.{workload}", partial(work, job, way, is_counted=number >= 0))
+                steps: list[Step] = [
+                    (f"{way.name}.{job}.{workload}", partial(work, job, way, is_counted=number >= 0))
+                    for way in _in_turn(ways, number)
+                ]
+                run_steps(samples, steps)
 
 
 def _records(job: str, copies: int, most: int | None) -> dict[str, list[Sent]]:

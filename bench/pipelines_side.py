@@ -5,7 +5,7 @@
 
 The transformations are those of the library. Only the source and the sink differ. Each line of standard input is a
 command and its arguments, separated by tabs. An answer is one line of JSON, and then a line "done" or "failed WHY"
-(kafka_warm.py).
+(kafka_node.py).
 
     backlog JOB DELIVERY SOURCE PREFIX ROWS    process the present records, and end: seconds, and rows by table
     start JOB DELIVERY SOURCE PREFIX ROWS      process records as they come

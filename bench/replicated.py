@@ -1,4 +1,4 @@
-"""Three replicas, alone or beside Kafka: `make bench-replicated`, `make bench-peers-replicated`.
+"""`make bench-replicated`: three replicas, alone or beside Kafka (BENCH=--peers).
 
     replicated.py [--peers] [--rounds 3] [--only REGEX] [--policies commit] [--smoke] [--warm-gib 12] [--save]
 
@@ -6,48 +6,42 @@ Headrace runs three brokers and three controllers, with replication factor 3, mi
 `log.flush=commit`. With acks=all, Headrace therefore acknowledges a record when every in-sync replica has flushed it to
 disk. With --peers three nodes of Apache Kafka run beside them, and one side is idle while the other side works. Kafka
 runs at its default (acknowledged from memory), and with `flush.messages=1` (every write forced). Each round runs every
-workload with Kafka and then with Headrace. Kafka's throughput is measured under each setting of kafka_settings.py, with
+workload with Kafka and then with Headrace. Kafka's throughput is measured under each setting of kafka_node.py, with
 a warm client; its best median is compared with ours.
 
 --only selects steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table
-in docs/performance. Exit 1 when a workload failed.
+in docs/performance/replicas.md. Exit 1 when a workload failed.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import chain
 import echo
-import headline
+import our_clients
 import ours
-import report
-from floors import forced_portions
-from kafka_node import KafkaNode
-from kafka_settings import SMOKE_WARM_UP_S, WARM_UP_S, Setting, turns
+from kafka_node import SMOKE_WARM_UP_S, WARM_UP_S, KafkaNode, Setting, turns
 from measure import (
-    ROOT,
     WORK,
     Samples,
+    Step,
+    begin,
     cpu_seconds,
     emit,
     fdatasync_ms,
-    machine,
+    flags,
     peak_rss_mib,
     rss_mib,
-    save,
-    table,
-    warm_memory,
+    run_steps,
 )
-from replicated_bars import judge
+from report import OF_THREE_REPLICAS, finish
 
 #: Requests per second of the latency cases; 0: one record in flight.
 RATES = (0, 1_000, 10_000, 50_000)
@@ -97,9 +91,6 @@ SMOKE = Sizes(
 
 def rate_name(rate: int) -> str:
     return f"{rate // 1000}k" if rate else "alone"
-
-
-Step = tuple[str, Callable[[], None]]
 
 
 class Ours:
@@ -172,7 +163,7 @@ class Ours:
         with self.cluster.topic(self.policy) as topic:
             pids = self.cluster.pids()
             before = cpu_seconds(pids)
-            found = headline.measure(
+            found = our_clients.headline(
                 self.cluster.bootstrap, topic, rate=self.sizes.headline_rate, seconds=self.sizes.headline_s
             )
             used = cpu_seconds(pids) - before
@@ -190,10 +181,10 @@ class Ours:
 
     def disk_alone(self) -> None:
         """Three simple loops write and flush the same bytes to three files, at the same rate."""
-        found = forced_portions(
+        found = chain.forced_portions(
             WORK,
-            size=int(self.sizes.headline_rate * headline.PORTION_S * RECORD_BYTES),
-            every_s=headline.PORTION_S,
+            size=int(self.sizes.headline_rate * our_clients.PORTION_S * RECORD_BYTES),
+            every_s=our_clients.PORTION_S,
             seconds=self.sizes.headline_s / 3,
         )
         for quantile, value in found.items():
@@ -201,13 +192,13 @@ class Ours:
 
     def chain_alone(self, nodes_s: float, clients_s: float) -> None:
         """The same portions through chain.py: without a system, and with the processor time that ours has used."""
-        portions = self.sizes.headline_s / headline.PORTION_S
+        portions = self.sizes.headline_s / our_clients.PORTION_S
         busy = {"busy_ms": nodes_s / 3 / portions * 1e3, "client_ms": clients_s / 2 / portions * 1e3}
         for name, computing in (("headline", {}), ("headline-busy", busy)):
             found = chain.measure(
                 WORK,
-                size=int(self.sizes.headline_rate * headline.PORTION_S * RECORD_BYTES),
-                every_s=headline.PORTION_S,
+                size=int(self.sizes.headline_rate * our_clients.PORTION_S * RECORD_BYTES),
+                every_s=our_clients.PORTION_S,
                 count=int(portions / 3),
                 **computing,
             )
@@ -236,15 +227,6 @@ class Kafkas:
                 yield f"kafka.{flush}.latency.{rate_name(rate)}", partial(self.latency, flush, rate)
         yield "kafka.default.produce.acks-1", partial(self.produce, "default", "produce", self.sizes.kafka, acks="1")
 
-    @contextmanager
-    def topic(self, what: str, flush: str, partitions: int = ours.PARTITIONS) -> Iterator[str]:
-        name = f"{what}-{flush}-{self.number}-{time.monotonic_ns()}"
-        self.kafka.create_topic(name, partitions=partitions, config=KAFKA_FLUSHES[flush])
-        try:
-            yield name
-        finally:
-            self.kafka.delete_topic(name)
-
     def produce(
         self,
         flush: str,
@@ -255,14 +237,14 @@ class Kafkas:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
-        """Measure the workload under each setting of kafka_settings.py, each time on a new topic. A failed setting is
+        """Measure the workload under each setting of kafka_node.py, each time on a new topic. A failed setting is
         reported; the results of the other settings still count."""
         size: dict[str, Any] = {"record_bytes": 1024, "compression": "lz4"} if large else {}
         label = f"kafka.rf3.{name}.{flush}" + ("" if acks == "all" else f".acks-{acks}")
 
         def produce_under(setting: Setting) -> None:
             self.kafka.warm()
-            with self.topic(name, flush, partitions) as topic:
+            with self.kafka.topic(name, partitions=partitions, config=KAFKA_FLUSHES[flush]) as topic:
                 before = cpu_seconds(self.kafka.pids)
                 rate = self.kafka.producer_perf(topic, records, setting=setting, acks=acks, **size)
                 used = cpu_seconds(self.kafka.pids) - before
@@ -272,13 +254,13 @@ class Kafkas:
         run_steps(self.samples, ((f"{label}@{each.name}", partial(produce_under, each)) for each in turns(self.number)))
 
     def connections(self, flush: str) -> None:
-        with self.topic("sync", flush) as topic:
+        with self.kafka.topic("sync", config=KAFKA_FLUSHES[flush]) as topic:
             found = self.kafka.sync_producers(topic, self.sizes.connections, self.sizes.seconds, acks="all")
         self.samples.add(f"kafka.rf3.connections.{flush}", found["requests_per_s"], "req/s")
         self.samples.add(f"kafka.rf3.connections.{flush}.p99", found["latency_ms"]["p99"], "ms")
 
     def latency(self, flush: str, rate: int) -> None:
-        with self.topic("latency", flush) as topic:
+        with self.kafka.topic("latency", config=KAFKA_FLUSHES[flush]) as topic:
             found = self.kafka.end_to_end(topic, rate=rate, seconds=self.sizes.seconds)
         for quantile in ("p50", "p99", "p999", "max"):
             label = f"kafka.rf3.latency.{rate_name(rate)}.{quantile}.{flush}"
@@ -304,18 +286,6 @@ def chain_alone(samples: Samples, name: str, rate: int, busy_ms: float) -> None:
         samples.add(f"floor.chain.{name}.{quantile}", value, "ms")
 
 
-def run_steps(samples: Samples, steps: Iterator[Step], wanted: Callable[[str], bool] = lambda name: True) -> None:
-    for name, work in steps:
-        if not wanted(name):
-            continue
-        started = time.monotonic()
-        try:
-            work()
-        except (RuntimeError, OSError, KeyError, ValueError) as failure:
-            samples.fail(name, str(failure))
-        emit(step=name, seconds=round(time.monotonic() - started, 1))
-
-
 def memory(samples: Samples, cluster: ours.Headrace, kafka: KafkaNode | None, moment: str) -> None:
     read = rss_mib if moment == "idle" else peak_rss_mib
     samples.add(f"headrace.rf3.rss.{moment}", max(read(pid) for pid in cluster.pids("broker")), "MiB")
@@ -332,63 +302,39 @@ def every_name(sizes: Sizes, policies: list[str], *, peers: bool) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--peers", action="store_true", help="also measure Apache Kafka (needs Java 17 with its compiler, and Maven)"
-    )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = flags(__doc__, warm_gib=12.0)
+    parser.add_argument("--peers", action="store_true", help="also measure Apache Kafka (needs a JDK 17, and Maven)")
     parser.add_argument("--policies", default="commit", help="log.flush of our topics: commit,os,interval")
-    parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
     parser.add_argument("--list", action="store_true", help="print the names of the steps and exit")
-    parser.add_argument("--smoke", action="store_true", help="a small and quick run, whose figures have no meaning")
     parser.add_argument("--seconds", type=float, help="duration of each workload that runs for a time")
-    parser.add_argument("--warm-gib", type=float, default=12.0)
-    parser.add_argument("--save", action="store_true", help="save the result into bench/results and docs/performance")
     asked = parser.parse_args()
     sizes = SMOKE if asked.smoke else Sizes()
     if asked.seconds is not None:
         sizes = replace(sizes, seconds=asked.seconds)
     policies = asked.policies.split(",")
-    rounds = 1 if asked.smoke else asked.rounds
-
-    def wanted(name: str) -> bool:
-        return re.search(asked.only, name) is not None
-
     if asked.list:
-        print("\n".join(filter(wanted, every_name(sizes, policies, peers=asked.peers))))
+        names = every_name(sizes, policies, peers=asked.peers)
+        print("\n".join(name for name in names if re.search(asked.only, name)))
         return 0
-    samples = Samples()
-    emit(machine=machine())
-    if not asked.smoke:
-        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    samples = begin(asked)
     with ExitStack() as stack:
         warm_up_s = SMOKE_WARM_UP_S if asked.smoke else WARM_UP_S
         node = KafkaNode(WORK / "kafka-rf3", nodes=3, warm_up_s=warm_up_s) if asked.peers else None
         kafka = None if node is None else stack.enter_context(node)
-        directory = WORK / "headrace-rf3"
-        cluster = stack.enter_context(ours.Headrace(directory, ours.FULL, brokers=3, controllers=3))
+        mine = ours.Headrace(WORK / "headrace-rf3", ours.SMOKE if asked.smoke else ours.FULL, brokers=3, controllers=3)
+        cluster = stack.enter_context(mine)
         samples.add("headrace.rf3.start", cluster.start_s, "s")
         memory(samples, cluster, kafka, "idle")
-        for number in range(rounds):
-            emit(round=number + 1, of=rounds)
-            if wanted("floors"):
-                floors(samples)
+        for number in range(asked.rounds):
+            emit(round=number + 1, of=asked.rounds)
+            run_steps(samples, [("floors", lambda: floors(samples))], asked.only)
             if kafka is not None:
-                run_steps(samples, Kafkas(kafka, samples, sizes, number).steps(), wanted)
+                run_steps(samples, Kafkas(kafka, samples, sizes, number).steps(), asked.only)
             for policy in policies:
-                run_steps(samples, Ours(cluster, samples, sizes, policy).steps(), wanted)
+                run_steps(samples, Ours(cluster, samples, sizes, policy).steps(), asked.only)
         memory(samples, cluster, kafka, "loaded")
-
-    print(table(samples))
-    print(report.verdicts_table(judge(samples)))
-    print(report.settings_table(samples))
-    for failure in samples.failures:
-        print(f"failed: {failure}")
-    if asked.save:
-        path = save(samples, what="replicated", extra={"rounds": rounds, "policies": policies, "peers": asked.peers})
-        report.rewrite(path, report.REPLICATED)
-        print(f"saved: {path.relative_to(ROOT)}, docs/performance")
-    return 1 if samples.failures else 0
+    extra = {"policies": policies, "peers": asked.peers}
+    return finish(samples, asked, what="replicated", bars=OF_THREE_REPLICAS, extra=extra)
 
 
 if __name__ == "__main__":

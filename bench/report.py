@@ -1,49 +1,246 @@
-"""The table of bars: printed at the end of a run, and written into docs/performance/ from a saved result.
+"""Bars (targets), their verdicts, and the tables of a run: printed at its end, and written into docs/performance.
 
-report.py bench/results/FILE.json      rewrites the pages between their markers
+    report.py bench/results/FILE.json      rewrites the table of its page
+
+A bar is a ratio of medians to a peer's best figure of the same run, or a limit in its unit. A bar without samples is
+"not measured".
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bars import Verdict, judge
-from measure import ROOT, Samples
-from replicated_bars import judge as judge_replicated
+from measure import ROOT, Samples, save, table
 
-PAGES = ROOT / "docs" / "performance"
-#: The pages in REFERENCE show every sample of a run; the pages in PAGES show only the required results.
-REFERENCE = ROOT / "docs" / "reference"
+#: Headrace's flush policy in the bars.
+POLICY = "commit"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a page between two comments, with its bars."""
+class Bar:
+    """A bar of one path. ``value`` computes a number from the samples, which must be at least (or at most) the
+    limit."""
 
-    name: str
-    page: Path
-    judge: Callable[[Samples], list[Verdict]]
+    path: str
+    against: str
+    limit: float
+    unit: str  # "x" for ratios
+    value: Callable[[Samples], float | None]
+    at_least: bool = True
+    #: Name of the peer's sample in a ratio; the table shows the setting of that sample.
+    peer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    bar: Bar
+    measured: float | None
+    #: The setting of the peer's best figure; empty without settings.
+    setting: str = ""
 
     @property
-    def begin(self) -> str:
-        return f"<!-- {self.name}: begin -->"
+    def met(self) -> bool | None:
+        """The measured value; None if it was not measured."""
+        if self.measured is None:
+            return None
+        return self.measured >= self.bar.limit if self.bar.at_least else self.measured <= self.bar.limit
 
     @property
-    def end(self) -> str:
-        return f"<!-- {self.name}: end -->"
+    def below_half(self) -> bool:
+        """Whether the measured value misses the limit by so much that the design of the path must change."""
+        if self.measured is None:
+            return False
+        if self.bar.at_least:
+            return self.measured < self.bar.limit / 2
+        return self.measured > self.bar.limit * 2
 
 
-MEASURED = Part("measured", PAGES / "README.md", judge)
-REPLICATED = Part("replicated", PAGES / "replicas.md", judge_replicated)
-SAMPLES = {MEASURED: REFERENCE / "benchmarks.md", REPLICATED: REFERENCE / "benchmarks-replicas.md"}
-GROUPS = Part("groups", PAGES / "groups.md", judge)
-IDLE = Part("idle", PAGES / "idle.md", judge)
+def _ratio(ours: str, theirs: str) -> Callable[[Samples], float | None]:
+    return lambda samples: samples.ratio(ours, theirs)
+
+
+def _median(name: str) -> Callable[[Samples], float | None]:
+    return lambda samples: samples.median(name)
+
+
+def verdicts(samples: Samples, bars: Iterable[Bar]) -> list[Verdict]:
+    """The bars with measured values and the setting of the peer's best figure."""
+    found = []
+    for bar in bars:
+        best = None if bar.peer is None else samples.best(bar.peer)
+        found.append(Verdict(bar, bar.value(samples), "" if best is None else best.setting))
+    return found
+
+
+# -- one replica: peers.py --------------------------------------------------------------------------------------------
+
+
+def _produce(api: str, limit: float, peer: str, label: str) -> Bar:
+    value = _ratio(f"headrace.produce.{api}.{POLICY}", peer)
+    return Bar(f"produce, {label}", _PEERS[peer], limit, "x", value, peer=peer)
+
+
+def _consume(api: str, limit: float, peer: str, label: str) -> Bar:
+    value = _ratio(f"headrace.consume.{api}.{POLICY}", peer)
+    return Bar(f"consume, {label}", _PEERS[peer], limit, "x", value, peer=peer)
+
+
+def _codec(ours: str, theirs: str) -> Callable[[Samples], float | None]:
+    return _ratio(f"headrace.codec.{ours}", f"aiokafka.codec.{theirs}")
+
+
+def _of_ceiling(workload: str, kind: str, label: str) -> Bar:
+    share = _ratio(f"headrace.{workload}.arrow.{POLICY}.mib", f"grpc.{kind}")
+    return Bar(f"{workload}, Arrow", label, 0.5, "x", share)
+
+
+def _of_ready_made(form: str) -> Bar:
+    share = _ratio(f"headrace.spark.{form}", f"spark.ready_made.{form}")
+    return Bar(f"Spark {form} read", "a data source with the Arrow batches ready-made", 0.6, "x", share)
+
+
+def _of_dropping(name: str, label: str) -> Bar:
+    share = _ratio(f"headrace.spark.{name}", f"spark.dropping.{name}")
+    return Bar(label, "a Python sink that drops its Arrow batches", 0.5, "x", share)
+
+
+def _at_most(path: str, limit: float, unit: str, name: str) -> Bar:
+    return Bar(path, "absolute", limit, unit, _median(name), at_least=False)
+
+
+_PEERS = {
+    "kafka.producer-perf": "Kafka producer-perf",
+    "kafka.consumer-perf": "Kafka consumer-perf",
+    "confluent.produce": "confluent-kafka, delivery callbacks",
+    "confluent.consume": "confluent-kafka, tuned",
+    "aiokafka.produce": "aiokafka",
+    "aiokafka.consume": "aiokafka",
+}
+
+OF_ONE_REPLICA: tuple[Bar, ...] = (
+    _produce("arrow", 6, "kafka.producer-perf", "`send_arrow`"),
+    _produce("many", 4, "kafka.producer-perf", "`send_many`"),
+    _produce("object", 2.5, "kafka.producer-perf", "`send()`, one outcome per record"),
+    _produce("object", 2, "confluent.produce", "`send()`, one outcome per record"),
+    _consume("arrow", 2, "kafka.consumer-perf", "`fetch_arrow`"),
+    _consume("object", 0.8, "kafka.consumer-perf", "objects, `.value` read"),
+    _consume("object", 4, "confluent.consume", "objects, `.value` read"),
+    _produce("async", 10, "aiokafka.produce", "`await send()`"),
+    _consume("async", 4, "aiokafka.consume", "`async for`"),
+    Bar("codec, objects in", "aiokafka, compiled", 1.5, "x", _codec("encode", "encode")),
+    Bar("codec, objects out", "aiokafka, compiled", 1.5, "x", _codec("decode", "decode")),
+    Bar("codec, Arrow in", "aiokafka, compiled", 8, "x", _codec("encode_arrow", "encode")),
+    Bar("codec, Arrow out", "aiokafka, compiled", 5, "x", _codec("decode_arrow", "decode")),
+    _of_ceiling("produce", "echo", "raw gRPC echo"),
+    _of_ceiling("consume", "echo", "raw gRPC echo"),
+    _of_ceiling("produce", "up", "raw gRPC, one way up (stricter)"),
+    _of_ceiling("consume", "down", "raw gRPC, one way down (stricter)"),
+    _at_most("end to end at 1,000 rec/s, p50", 1, "ms", f"headrace.latency.p50.{POLICY}"),
+    _at_most("end to end at 1,000 rec/s, p99", 3, "ms", f"headrace.latency.p99.{POLICY}"),
+    Bar(
+        "200 connections, unbatched", "Kafka, SyncProducers.java", 1.5, "x",
+        _ratio(f"headrace.connections.raw.{POLICY}", "kafka.sync-producers"),
+    ),
+    Bar(
+        "200 connections, unbatched", "raw gRPC, 200 connections", 0.5, "x",
+        _ratio(f"headrace.connections.raw.{POLICY}", "grpc.connections"),
+    ),
+    Bar("Spark batch read, aggregate", "absolute", 2.5e6, "rows/s", _median("headrace.spark.batch")),
+    Bar("Spark AvailableNow stream, aggregate", "absolute", 1.2e6, "rows/s", _median("headrace.spark.stream")),
+    _of_ready_made("batch"),
+    _of_ready_made("stream"),
+    Bar("Spark sink, acks=all", "absolute", 1e6, "rows/s", _median("headrace.spark.sink")),
+    _of_dropping("sink", "Spark sink"),
+    _of_dropping("copy", "Spark, topic to topic"),
+    _at_most("broker RSS, idle", 90, "MiB", "headrace.rss.idle"),
+    _at_most("broker RSS, most under load", 400, "MiB", "headrace.rss.loaded"),
+    _at_most("start to first acknowledged record", 1.5, "s", "headrace.start"),
+)  # fmt: skip
+
+
+# -- three replicas: replicated.py ------------------------------------------------------------------------------------
+
+
+def _throughput_rf3(path: str, name: str, theirs: str, limit: float) -> Bar:
+    peer = f"kafka.rf3.{theirs}.default"
+    value = _ratio(f"headrace.{name}.{POLICY}", peer)
+    return Bar(path, "Kafka, RF 3, acks=all, no fsync", limit, "x", value, peer=peer)
+
+
+def _latency_rf3(rate: str, path: str) -> tuple[Bar, ...]:
+    ours = f"headrace.rf3.latency.{rate}"
+    theirs = f"kafka.rf3.latency.{rate}"
+    against = "Kafka with every write forced"
+    return (
+        Bar(f"{path}, p50", against, 1.0, "x", _ratio(f"{ours}.p50.{POLICY}", f"{theirs}.p50.flushed"), at_least=False),
+        Bar(f"{path}, p99", against, 0.3, "x", _ratio(f"{ours}.p99.{POLICY}", f"{theirs}.p99.flushed"), at_least=False),
+        Bar(
+            f"{path}, p99", "Kafka, no fsync", 0.3, "x", _ratio(f"{ours}.p99.{POLICY}", f"{theirs}.p99.default"),
+            at_least=False,
+        ),
+    )  # fmt: skip
+
+
+def _of_acks_one(api: str, label: str) -> Bar:
+    share = _ratio(f"headrace.rf3.{api}.{POLICY}", f"headrace.rf3.{api}.{POLICY}.acks-1")
+    return Bar(f"acks=all, {label}", "acks=1", 0.7, "x", share)
+
+
+def _extra_of_all(samples: Samples) -> float | None:
+    """Extra cost of acks=all over acks=1 at 1,000 records per second, minus one forced write and one round trip."""
+    names = ("1k.p50." + POLICY, "1k.p50." + POLICY + ".acks-1")
+    every, one = (samples.median(f"headrace.rf3.latency.{name}") for name in names)
+    floors = [samples.median(f"floor.{each}") for each in ("fdatasync", "echo")]
+    if every is None or one is None or None in floors:
+        return None
+    return every - one - sum(floor for floor in floors if floor is not None)
+
+
+OF_THREE_REPLICAS: tuple[Bar, ...] = (
+    _throughput_rf3("produce, `send_arrow`", "rf3.arrow", "produce", 5),
+    _throughput_rf3("produce, `send()`, one outcome per record", "rf3.object", "produce", 2.5),
+    _throughput_rf3("produce, 1 KiB values, lz4, objects", "rf3.large", "large", 2),
+    _throughput_rf3("produce, 100 partitions, objects", "rf3.partitions-100", "partitions-100", 5),
+    _throughput_rf3("produce, 1,000 partitions, objects", "rf3.partitions-1000", "partitions-1000", 5),
+    Bar(
+        "200 connections, unbatched", "Kafka, RF 3, acks=all, no fsync", 3, "x",
+        _ratio(f"headrace.connections.raw.{POLICY}.acks-all", "kafka.rf3.connections.default"),
+    ),
+    *_latency_rf3("alone", "end to end, one record in flight"),
+    *_latency_rf3("1k", "end to end at 1,000 rec/s"),
+    *_latency_rf3("10k", "end to end at 10,000 rec/s"),
+    *_latency_rf3("50k", "end to end at 50,000 rec/s"),
+    _of_acks_one("arrow", "`send_arrow`"),
+    _of_acks_one("object", "`send()`"),
+    Bar(
+        "acks=all at 1,000 rec/s, p50", "acks=1 + one fdatasync + one round trip", 0, "ms", _extra_of_all,
+        at_least=False,
+    ),
+    Bar("headline: steady for 60 s", "absolute", 495_000, "rec/s", _median(f"headrace.rf3.headline.{POLICY}")),
+    Bar(
+        "headline, send to acknowledged, p99", "absolute", 10, "ms",
+        _median(f"headrace.rf3.headline.{POLICY}.acked.p99"), at_least=False,
+    ),
+    Bar(
+        "headline, end to end, p99", "absolute", 10, "ms", _median(f"headrace.rf3.headline.{POLICY}.received.p99"),
+        at_least=False,
+    ),
+    Bar(
+        "CPU of all nodes for a million records, `send()`", "Kafka, RF 3, acks=all, no fsync", 1.0, "x",
+        _ratio(f"headrace.rf3.object.{POLICY}.cpu", "kafka.rf3.produce.default.cpu"), at_least=False,
+        peer="kafka.rf3.produce.default.cpu",
+    ),
+)  # fmt: skip
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
 
 
 def number(value: float | None, unit: str) -> str:
@@ -61,11 +258,6 @@ def _row(verdict: Verdict) -> tuple[str, str, str, str, str]:
         met = "**below half**"
     against = f"{bar.against} ({verdict.setting})" if verdict.setting else bar.against
     return bar.path, against, f"{sign} {number(bar.limit, bar.unit)}", number(verdict.measured, bar.unit), met
-
-
-def bars_table(samples: Samples) -> str:
-    """Markdown: one row per bar of one replica."""
-    return verdicts_table(judge(samples))
 
 
 def verdicts_table(verdicts: Iterable[Verdict]) -> str:
@@ -98,26 +290,64 @@ def settings_table(samples: Samples) -> str:
     return "\n".join(lines)
 
 
-def medians_table(result: dict[str, Any]) -> str:
-    """Markdown: every median of a saved result, with its spread."""
-    lines = ["| sample | median | unit | lowest .. highest | rounds |", "|---|---|---|---|---|"]
-    for name, values in result["samples"].items():
-        unit = result["units"][name]
-        spread = f"{min(values):,.4g} .. {max(values):,.4g}"
-        lines.append(f"| `{name}` | {result['medians'][name]:,.4g} | {unit} | {spread} | {len(values)} |")
-    return "\n".join(lines)
+def finish(
+    samples: Samples,
+    asked: argparse.Namespace,
+    *,
+    what: str,
+    bars: Sequence[Bar] = (),
+    extra: dict[str, Any] | None = None,
+) -> int:
+    """Print the medians, bars and failures; with --save write the result, and its page's table. Returns the exit
+    code: 1 when a workload failed."""
+    print(table(samples))
+    if bars:
+        print(verdicts_table(verdicts(samples, bars)))
+    if settings := settings_table(samples):
+        print(settings)
+    for failure in samples.failures:
+        print(f"failed: {failure}")
+    if asked.save and not asked.smoke:
+        path = save(samples, what=what, extra={"rounds": asked.rounds, **(extra or {})})
+        print(f"saved: {path.relative_to(ROOT)}")
+        if what in PARTS:
+            rewrite(path)
+    return 1 if samples.failures else 0
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a page between two comments, with its bars."""
+
+    name: str
+    page: Path
+    bars: tuple[Bar, ...]
+
+
+PAGES = ROOT / "docs" / "performance"
+#: The end of a saved file's name, and the part of a page that has its table.
+PARTS = {
+    "peers": Part("measured", PAGES / "README.md", OF_ONE_REPLICA),
+    "replicated": Part("replicated", PAGES / "replicas.md", OF_THREE_REPLICAS),
+}
 
 
 def load(path: Path) -> tuple[Samples, dict[str, Any]]:
     result: dict[str, Any] = json.loads(path.read_text())
-    return Samples(units=result["units"], values=result["samples"], failures=result["failures"]), result
+    samples = Samples(failures=result["failures"])
+    for name, found in result["samples"].items():
+        samples.units[name], samples.values[name] = found["unit"], found["values"]
+    return samples, result
 
 
-def _facts(path: Path, result: dict[str, Any], *, with_rounds: bool = True) -> str:
+def _facts(path: Path, result: dict[str, Any]) -> str:
     machine = result["machine"]
     shown = path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path
     rounds = ""
-    if "rounds" in result and with_rounds:
+    if "rounds" in result:
         rounds = " in one round" if result["rounds"] == 1 else f" as medians of {result['rounds']} rounds"
     facts = (
         f"We measured these figures{rounds} on {result['date']} at commit {result['commit']}, with {machine['cores']} "
@@ -127,97 +357,28 @@ def _facts(path: Path, result: dict[str, Any], *, with_rounds: bool = True) -> s
     return textwrap.fill(facts, 120, break_on_hyphens=False)
 
 
-def groups_table(result: dict[str, Any]) -> str:
-    """Markdown: bench/groups.py's verdicts, with the number of values of each verdict."""
-    lines = ["| what | bar | measured | n | met |", "|---|---|---|---|---|"]
-    for bar in result["bars"]:
-        limit = "" if bar["bar"] is None else f"<= {bar['bar']:g}"
-        measured = "not measured" if bar["measured"] is None else f"{bar['measured']:,.3g}"
-        met = "" if bar["bar"] is None else "yes" if bar["met"] else "**no**"
-        values = result["spread"].get(bar["sample"], {}).get("n", 0)
-        lines.append(f"| {bar['what']} | {limit} | {measured} | {values:,} | {met} |")
-    return "\n".join(lines)
-
-
 def failures_list(result: dict[str, Any]) -> str:
     """A list item for the beginning of each failure; the saved file has the whole failure."""
     return "".join(f"\n* failed: {textwrap.shorten(each, 80, placeholder=' ...')}" for each in result["failures"])
 
 
-def rewrite(path: Path, part: Part = MEASURED) -> None:
-    """Write a saved result into its part of its page, and its samples into the reference."""
+def rewrite(path: Path) -> None:
+    """Write a saved result into its part of its page; bars that were not measured are left out."""
+    part = PARTS[path.stem.rpartition("-")[2]]
     samples, result = load(path)
-    failures = failures_list(result)
-    bars = verdicts_table(part.judge(samples))
+    bars = verdicts_table(each for each in verdicts(samples, part.bars) if each.measured is not None)
     settings = settings_table(samples)
     settings = f"\n### Which setting was Kafka's best\n\n{settings}\n" if settings else ""
-    _put(part, part.page, f"{_facts(path, result)}\n\n{bars}\n{failures}{settings}")
-    _put(part, SAMPLES[part], f"{_facts(path, result)}\n\n{medians_table(result)}")
-
-
-def rewrite_groups(path: Path) -> None:
-    _, result = load(path)
-    failures = failures_list(result)
-    facts = _facts(path, result)
-    _put(GROUPS, GROUPS.page, f"{facts}\n\n{groups_table(result)}\n{failures}")
-
-
-def idle_table(result: dict[str, Any]) -> str:
-    """Markdown: bench/idle.py's verdicts; then each process of the idle cluster; then the times."""
-    lines = ["| what | bar | measured | n | met |", "|---|---|---|---|---|"]
-    for bar in result["bars"]:
-        measured = "not measured" if bar["measured"] is None else f"{bar['measured']:,.3g}"
-        met = "yes" if bar["met"] else "**no**"
-        lines.append(f"| {bar['what']} | <= {bar['bar']:g} | {measured} | {bar['n']} | {met} |")
-    clusters = (
-        f"The next table has medians of {result['clusters']} idle clusters, each watched for {result['window_s']:g} s:"
-    )
-    lines += ["", clusters, ""]
-    lines += ["| process, idle | PSS, new / worked with | % of a core | sleeps/s |", "|---|---|---|---|"]
-    medians = result["medians"]
-    names = [name.removeprefix("new.pss.") for name in result["samples"] if name.startswith("new.pss.")]
-    for name in sorted(names, key=lambda name: name == "all"):  # a stable sort: the sum comes last
-        pss, cpu, sleeps = (
-            [medians.get(f"{state}.{kind}.{name}", float("nan")) for state in ("new", "used")]
-            for kind in ("pss", "cpu", "sleeps")
-        )
-        shown = (
-            f"{pss[0]:.0f} / {pss[1]:.0f} MiB",
-            f"{cpu[0]:.2f} / {cpu[1]:.2f}",
-            f"{sleeps[0]:.0f} / {sleeps[1]:.0f}",
-        )
-        lines.append(f"| {name} | {' | '.join(shown)} |")
-    times = {name: values for name, values in result["samples"].items() if result["units"][name] == "s"}
-    if times:
-        lines += ["", "| seconds | median | lowest .. highest | n |", "|---|---|---|---|"]
-    for name, values in times.items():
-        lines.append(f"| `{name}` | {medians[name]:.2f} | {min(values):.2f} .. {max(values):.2f} | {len(values)} |")
-    return "\n".join(lines)
-
-
-def rewrite_idle(path: Path) -> None:
-    _, result = load(path)
-    failures = failures_list(result)
-    facts = _facts(path, result, with_rounds=False)
-    _put(IDLE, IDLE.page, f"{facts}\n\n{idle_table(result)}\n{failures}")
-
-
-def _put(part: Part, page: Path, middle: str) -> None:
-    text = page.read_text()
-    before, begin, rest = text.partition(part.begin)
-    _, end, after = rest.partition(part.end)
-    if not (begin and end):
-        raise SystemExit(f"{page}: there is no {part.begin} ... {part.end} in it")
-    page.write_text(f"{before}{part.begin}\n{middle}\n{part.end}{after}")
+    begin, end = f"<!-- {part.name}: begin -->", f"<!-- {part.name}: end -->"
+    before, begins, rest = part.page.read_text().partition(begin)
+    _, ends, after = rest.partition(end)
+    if not (begins and ends):
+        raise SystemExit(f"{part.page}: there is no {begin} ... {end} in it")
+    middle = f"{_facts(path, result)}\n\n{bars}\n{failures_list(result)}{settings}"
+    part.page.write_text(f"{before}{begin}\n{middle}\n{end}{after}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    found = Path(sys.argv[1])
-    if found.stem.endswith("-groups"):
-        rewrite_groups(found)
-    elif found.stem.endswith("-idle"):
-        rewrite_idle(found)
-    else:
-        rewrite(found, REPLICATED if found.stem.endswith("-replicated") else MEASURED)
+    rewrite(Path(sys.argv[1]))

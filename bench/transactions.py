@@ -1,45 +1,39 @@
 """Compare transactions with Apache Kafka's, with three replicas: `make bench-transactions`.
 
-    transactions.py [--rounds 3] [--seconds 10] [--short] [--no-peers] [--only REGEX] [--warm-gib 12] [--save]
+    transactions.py [--rounds 3] [--seconds 10] [--smoke] [--no-peers] [--only REGEX] [--warm-gib 12] [--save]
 
 Headrace has three brokers, three controllers and a coordinator, and flushes every write (`log.flush=commit`). Kafka has
 three nodes, and does not flush. The replication factor is 3, and one system is idle while the other works. One producer
 writes one transaction after the other: each lasts 100 ms at full speed, or has 1,000 records. Kafka's client is warm,
-and runs under each setting of kafka_settings.py; its best median counts.
+and runs under each setting of kafka_node.py; its best median counts.
 
 The second part has transactions of one record, with one producer and with twenty. In the part with one-record
 transactions Kafka flushes every write (`flush.messages=1` on the topic and on `__transaction_state`). The third part
 reads a topic of transactions of 100 ms with read_committed and with read_uncommitted, in turn; only Headrace takes
 part.
 
---short: one round of 3 s per workload, at most three minutes in all, for a quick check. The exit code is 1 if a
+--smoke: one round of 3 s per workload, at most three minutes in all, for a quick check. The exit code is 1 if a
 workload failed.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import our_clients
 import ours
-import report
-from bars import Bar, verdicts
-from kafka_node import KafkaNode
-from kafka_settings import SETTINGS, WARM_UP_S, Setting, turns
-from measure import PYTHON, ROOT, WORK, Samples, emit, machine, run_json, save, table, warm_memory
-from replicated import Step, run_steps
+from kafka_node import SETTINGS, WARM_UP_S, KafkaNode, Setting, turns
+from measure import WORK, Samples, Step, begin, emit, flags, run_steps
+from report import Bar, finish
 
 FORCED = {"flush.messages": "1"}
 SHORT_S, SHORT_WARM_UP_S = 3.0, 15.0
 #: Number of readings with each isolation level and each API.
 PASSES = 4
-TOPICS = itertools.count()
 
 #: Throughput: name -> (what ends a transaction: records or ms; the limit).
 SIZES = {"100-ms": ("ms", 100), "1000-records": ("records", 1_000)}
@@ -111,12 +105,8 @@ class Theirs:
 
     def _run(self, config: dict[str, str], kind: str, size: int, producers: int, setting: Setting) -> dict[str, Any]:
         self.kafka.warm()
-        topic = f"transactions-{next(TOPICS)}"
-        self.kafka.create_topic(topic, config=config)
-        try:
+        with self.kafka.topic("transactions", config=config) as topic:
             return self.kafka.transactions(topic, kind, size, producers, self.seconds, setting=setting)
-        finally:
-            self.kafka.delete_topic(topic)
 
 
 class Ours:
@@ -127,13 +117,13 @@ class Ours:
         """Every second round has the reverse order, because a workload affects the next one: page cache, disk."""
         steps: list[Step] = []
         for api in ("object", "arrow"):
-            steps.append((f"ours.plain.{api}", partial(self._throughput, "plain.100-ms", "ms", 100, api, "--plain")))
+            steps.append((f"ours.plain.{api}", partial(self._throughput, "plain.100-ms", "ms", 100, api, plain=True)))
             for name, (kind, size) in SIZES.items():
                 steps.append((f"ours.{name}.{api}", partial(self._throughput, f"transactions.{name}", kind, size, api)))
         yield from steps if self.number % 2 == 0 else reversed(steps)
 
-    def _throughput(self, name: str, kind: str, size: int, api: str, *options: str) -> None:
-        found = self._run(kind, size, 1, "--api", api, *options)
+    def _throughput(self, name: str, kind: str, size: int, api: str, *, plain: bool = False) -> None:
+        found = self._run(kind, size, 1, api=api, plain=plain)
         label = f"headrace.{name}" if api == "object" else f"headrace.{name}.{api}"
         self.samples.add(label, found["records_per_s"], "rec/s")
 
@@ -148,31 +138,23 @@ class Ours:
         yield "ours.reads", self._reads
 
     def _reads(self) -> None:
-        topic = self.cluster.new_topic("commit")
-        try:
+        with self.cluster.topic("commit") as topic:
             self._write(topic, "ms", 100, 1)
             for api in ("object", "arrow"):
-                script = str(ROOT / "bench" / "transactions_reader.py")
-                command = [PYTHON, script, self.cluster.bootstrap, topic, str(PASSES), "--api", api]
-                found = run_json(command, timeout_s=300)
-                for level in ("read_committed", "read_uncommitted"):
+                arguments = {"bootstrap": self.cluster.bootstrap, "topic": topic, "passes": PASSES, "api": api}
+                found = our_clients.run_role("levels", timeout_s=300, **arguments)
+                for level in our_clients.LEVELS:
                     for rate in found[level]:
                         self.samples.add(f"headrace.{level}.{api}", rate, "rec/s")
-        finally:
-            self.cluster.delete_topic(topic)
 
-    def _run(self, kind: str, size: int, producers: int, *options: str) -> dict[str, Any]:
-        topic = self.cluster.new_topic("commit")
-        try:
-            return self._write(topic, kind, size, producers, *options)
-        finally:
-            self.cluster.delete_topic(topic)
+    def _run(self, kind: str, size: int, producers: int, **options: Any) -> dict[str, Any]:
+        with self.cluster.topic("commit") as topic:
+            return self._write(topic, kind, size, producers, **options)
 
-    def _write(self, topic: str, kind: str, size: int, producers: int, *options: str) -> dict[str, Any]:
-        script = str(ROOT / "bench" / "transactions_client.py")
-        numbers = [str(size), str(producers), str(self.seconds)]
-        command = [PYTHON, script, self.cluster.bootstrap, topic, kind, *numbers, *options]
-        return run_json(command, timeout_s=self.seconds + 120)
+    def _write(self, topic: str, kind: str, size: int, producers: int, **options: Any) -> dict[str, Any]:
+        arguments = {"topic": topic, "kind": kind, "size": size, "producers": producers, "seconds": self.seconds}
+        arguments |= {"bootstrap": self.cluster.bootstrap, **options}
+        return our_clients.run_role("transactions", timeout_s=self.seconds + 120, **arguments)
 
 
 def add_single(samples: Samples, label: str, found: dict[str, Any]) -> None:
@@ -182,49 +164,28 @@ def add_single(samples: Samples, label: str, found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = flags(__doc__, warm_gib=12.0)
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each workload")
-    parser.add_argument("--short", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="without Kafka")
-    parser.add_argument("--only", default="", help="run only the workloads whose name matches this regular expression")
-    parser.add_argument("--warm-gib", type=float, default=12.0)
-    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
-    rounds, seconds = (1, SHORT_S) if asked.short else (asked.rounds, asked.seconds)
-
-    def wanted(name: str) -> bool:
-        return re.search(asked.only, name) is not None
-
-    samples = Samples()
-    emit(machine=machine())
-    if not asked.short:
-        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    seconds, warm_up_s = (SHORT_S, SHORT_WARM_UP_S) if asked.smoke else (asked.seconds, WARM_UP_S)
+    samples = begin(asked)
     with ExitStack() as stack:
         cluster = stack.enter_context(
             ours.Headrace(WORK / "headrace-transactions", ours.FULL, brokers=3, controllers=3, coordinators=1)
         )
-        warm_up_s = SHORT_WARM_UP_S if asked.short else WARM_UP_S
-        node = KafkaNode(WORK / "kafka-transactions", nodes=3, warm_up_s=warm_up_s)
-        kafka = None if asked.no_peers else stack.enter_context(node)
-        for number in range(rounds):
-            emit(round=number + 1, of=rounds)
+        kafka = None
+        if not asked.no_peers:
+            kafka = stack.enter_context(KafkaNode(WORK / "kafka-transactions", nodes=3, warm_up_s=warm_up_s))
+        for number in range(asked.rounds):
+            emit(round=number + 1, of=asked.rounds)
             mine = Ours(cluster, samples, seconds, number)
             theirs = None if kafka is None else Theirs(kafka, samples, seconds, number)
             for part in ("throughput", "singles"):
                 for side in filter(None, (theirs, mine)):
-                    run_steps(samples, getattr(side, part)(), wanted)
-            run_steps(samples, mine.reads(), wanted)
-
-    print(table(samples))
-    print(report.verdicts_table(verdicts(samples, BARS)))
-    print(report.settings_table(samples))
-    for failure in samples.failures:
-        print(f"failed: {failure}")
-    if asked.save:
-        path = save(samples, what="transactions", extra={"rounds": rounds, "seconds": seconds})
-        print(f"saved: {path.relative_to(ROOT)}")
-    return 1 if samples.failures else 0
+                    run_steps(samples, getattr(side, part)(), asked.only)
+            run_steps(samples, mine.reads(), asked.only)
+    return finish(samples, asked, what="transactions", bars=BARS, extra={"seconds": seconds})
 
 
 if __name__ == "__main__":

@@ -1,15 +1,10 @@
-"""Many partitions on a real broker with few descriptors, and the benchmark that measures thousands."""
+"""Many partitions on a real broker with few descriptors."""
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from tests.worlds.readers import read_to_end
@@ -73,24 +68,6 @@ def test_every_partition_is_written_and_read_through_few_descriptors():
         expected |= {(number, b"%d of life 2" % number) for number in range(PARTITIONS)}
         assert consumed(cluster) == expected
         assert log_descriptors(broker_pid(cluster)) <= FILES_MAX
-
-
-@pytest.mark.long
-def test_the_benchmark_of_partitions_runs(tmp_path: Path):
-    """The benchmark is small, so its figures mean nothing. Every case of the small benchmark must finish, and every bar
-    must be measured."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "partitions.py"), "--smoke", "--work", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert not [line for line in lines if "failed" in line], done.stdout + done.stderr
-    (bars,) = [line["bars"] for line in lines if "bars" in line]
-    assert len(bars) == 7
-    assert all(bar["measured"] is not None for bar in bars)
 
 
 def test_a_broker_takes_all_the_descriptors_that_it_may_have():

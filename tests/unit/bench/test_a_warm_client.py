@@ -1,4 +1,4 @@
-"""bench/kafka_warm.py: one warm process runs Kafka's tools one after another. A Python program replaces the JVM in this
+"""bench/kafka_node.py: one warm process runs Kafka's tools one after another. A Python program replaces the JVM in this
 test."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, warmed: list[str]) -
     def warm(client: Any) -> None:
         warmed.append(client.run("warm", timeout_s=30))
 
-    found = importlib.import_module("kafka_warm").WarmClient(
+    found = importlib.import_module("kafka_node").WarmClient(
         lambda: [sys.executable, "-c", JVM], tmp_path / "log", warm
     )
     yield found

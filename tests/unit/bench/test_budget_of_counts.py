@@ -47,7 +47,7 @@ PROBES = """\
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("budget_model")
+    return importlib.import_module("budget")
 
 
 def measured(model: Any, functions: int, calls: int, copied: float) -> dict[str, Any]:

@@ -58,19 +58,20 @@ def test_a_longer_name_is_another_figure(bench: Any) -> None:
 
 
 def test_a_bar_is_judged_by_the_peers_best_setting_and_names_it(bench: Any) -> None:
-    bars, report = bench("bars"), bench("report")
+    report = bench("report")
     samples = bench("measure").Samples()
     samples.add("headrace.produce.arrow.commit", 12.0, "rec/s")
     samples.add("kafka.producer-perf@default", 1.0, "rec/s")
     samples.add("kafka.producer-perf@batch-1m", 2.0, "rec/s")
-    verdict = next(each for each in bars.judge(samples) if each.bar.path == "produce, `send_arrow`")
+    bars = [each for each in report.OF_ONE_REPLICA if each.path == "produce, `send_arrow`"]
+    (verdict,) = report.verdicts(samples, bars)
     assert (verdict.measured, verdict.setting) == (6.0, "batch-1m")
     assert "| Kafka producer-perf (batch-1m) " in report.verdicts_table([verdict])
     assert report.settings_table(samples).splitlines()[-1] == "| `kafka.producer-perf` | 2 | 1 | rec/s | batch-1m |"
 
 
 def test_each_setting_is_first_second_and_last_in_turn(bench: Any) -> None:
-    settings = bench("kafka_settings")
+    settings = bench("kafka_node")
     rounds = [settings.turns(number) for number in range(3)]
     assert all(sorted(each.name for each in found) == sorted(s.name for s in settings.SETTINGS) for found in rounds)
     for place in range(3):

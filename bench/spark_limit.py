@@ -1,23 +1,31 @@
-"""The baseline of bench/spark.py: a Python data source with ready Arrow batches, which shows Spark's own limit.
+"""Spark's own limit, for spark.py: a Python data source with ready Arrow batches, and a sink that drops its batches.
 
-The data source has the same rows, columns and tasks as the topic that bench/spark.py fills, but no log, no network and
-no decoding.
+The source has the same rows, columns and tasks as the topic that spark.py fills, but no log, no network and no
+decoding. Spark's workers import this module by its name.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
-from spark_query import VALUE_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+VALUE_BYTES = 100
 PARTITIONS = 6
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 
@@ -108,3 +116,24 @@ class ReadyMade(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(self.options)
+
+
+@dataclass
+class Dropped(WriterCommitMessage):
+    rows: int
+
+
+class DroppingWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return Dropped(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[Any]) -> None: ...
+
+
+class Dropping(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "dropping"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DroppingWriter:
+        return DroppingWriter()

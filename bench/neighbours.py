@@ -1,33 +1,44 @@
-"""Measure how a client with a quota, which floods the broker, affects another client (the neighbour): the neighbour's
-latency alone, and beside the limited client.
+"""What a client notices of another one, the neighbour: beside a bulk client, and beside a flooder with a quota.
 
-    quotas.py [--rounds 5] [--seconds 10] [--kinds sdk,arrow,gateway,fetch,elsewhere,kafka] [--short] [--save]
+    neighbours.py bulk [--rounds 3] [--seconds 4] [--only REGEX] [--bulk-gib 2] [--rate 1000] [--smoke] [--save]
+    neighbours.py quota [--rounds 5] [--seconds 10] [--only REGEX] [--smoke] [--save]
 
-One broker, one controller, one coordinator and one gateway. The neighbour sends 200 small records a second (acks=all)
-and measures each from its scheduled time to its acknowledgement. The limited client has quotas of 5 MB/s and sends as
-much as it can: single records (sdk), tables (arrow), librdkafka at the gateway (gateway), or it fetches (fetch). Each
-is a process that runs from the start; between its slices it is idle.
+**bulk**: one broker, one controller, factor 1. One process sends ``--rate`` records a second (acks=1, flushed to the
+disk) to a topic and reads them. Slices without another client (quiet) alternate with slices with one bulk client:
 
-Slices take turns: alone, sdk, alone, arrow, alone, gateway, alone, fetch. A slice beside a limited client is compared
-with the slice alone before it, so a slow minute affects both. The first seconds of a slice do not count: the quota's
-burst, and requests in flight. One slice of each client before the first round warms up. A figure is the median over the
-rounds. The bar: the neighbour's p99 grows by less than 20 %, and each limited client gets its rate within 10 %.
+    cold-arrow, cold-poll   a reader of ``--bulk-gib`` GiB that are not in the page cache: it catches up
+    warm-arrow, warm-poll   the same from the page cache
+    produce                 a producer that sends as fast as it can, to a topic of its own
 
-    --kinds unlimited    also the same flood without a quota, to show that this tool detects a disturbance
+For the readers of cold data a third pair has the disk alone, without a broker: one process writes and flushes one
+record at a time at the same rate (``disk.quiet``), then beside a process that reads from the disk as many bytes a
+second as the broker did (``disk.cold-arrow``). The bars: beside a reader of cold data, p50 is at most twice and p99 at
+most three times the value of the quiet slices; a missed bar is only printed.
 
-Two kinds show the effect of the machine itself on the neighbour. ``elsewhere``: the limited client (sdk) uses another
-cluster on this machine, so it shares cores and the disk with the neighbour, but not its broker. ``kafka``: librdkafka
-clients as neighbour and as limited client, on a broker of Apache Kafka that flushes each write; the quota's window is
-one second, as in Headrace.
+**quota**: one broker, one controller, one coordinator and one gateway. The neighbour sends 200 small records a second
+(acks=all), measured from the scheduled time to the acknowledgement. The limited client has quotas of 5 MB/s and sends
+as much as it can: single records (sdk), tables (arrow), librdkafka at the gateway (gateway), or it fetches (fetch).
+Each is a process that runs from the start; between its slices it is idle. The first seconds of a slice do not count:
+the quota's burst, and requests in flight. The bar: the neighbour's p99 grows by less than 20 %, and each limited client
+gets its rate within 10 %. Kinds that run only when ``--only`` names them:
+
+    elsewhere   the limited client uses another cluster on this machine: it shares cores and disk, but not the broker
+    kafka       librdkafka clients on a broker of Apache Kafka that flushes each write, with a quota of the same window
+    unlimited   the same flood without a quota: shows that this tool detects a disturbance
 
 First the disk alone is measured, without a broker: a process writes and flushes the neighbour's bytes on its schedule,
 alone and beside a process that writes and flushes 5 MB/s. No broker can avoid the growth of the disk's own p99.
+
+A slice beside a client is compared with the quiet slice before it, so a slow minute affects both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -41,11 +52,142 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import floors
-from measure import PYTHON, ROOT, WORK, Samples, cpu_seconds, emit, machine, save, settle, table
+import chain
+import ours
+from kafka_node import KafkaNode
+from measure import PYTHON, WORK, Samples, begin, cpu_seconds, emit, flags, run_steps, settle
+from report import Bar, finish
 
 from headrace import Admin, Consumer, LocalCluster, Producer, QuotaEntity, TopicPartition
+
+# -- beside a bulk client ---------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+#: Bulk client -> (workload of `headrace bench`, API, whether the bytes leave the page cache first).
+BULK = {
+    "cold-arrow": ("consume", "arrow", True),
+    "cold-poll": ("consume", "object", True),
+    "warm-arrow": ("consume", "arrow", False),
+    "warm-poll": ("consume", "object", False),
+    "produce": ("produce", "arrow", False),
+}
+RECORD_BYTES = 100
+
+
+def beside_quiet(name: str, quantile: str) -> Callable[[Samples], float | None]:
+    return lambda samples: samples.ratio(f"beside.{name}.{quantile}", f"quiet.{name}.{quantile}")
+
+
+BARS = tuple(
+    Bar(f"{name}: {quantile} of live traffic", "without the bulk client", most, "x", beside_quiet(name, quantile),
+        at_least=False, peer=f"quiet.{name}.{quantile}")
+    for name in BULK
+    for quantile, most in (("p50", 2.0), ("p99", 3.0))
+)  # fmt: skip
+
+
+class Bulk:
+    def __init__(self, cluster: ours.Headrace, samples: Samples, asked: argparse.Namespace) -> None:
+        self.cluster, self.samples, self.asked = cluster, samples, asked
+        self.live = cluster.new_topic("commit")
+        self.bulk = cluster.new_topic("os")
+        self.records = int(asked.bulk_gib * 1024 * MIB / RECORD_BYTES)
+
+    def fill(self) -> None:
+        self.cluster.bench("produce", self.bulk, "--api", "arrow", "--records", str(self.records), timeout_s=300)
+
+    def slices(self, name: str) -> None:
+        self._slice(f"quiet.{name}")
+        with self._bulk_client(name) as pid, mock.patch.dict(os.environ, HEADRACE_BENCH_SETTLE="0"):
+            before, cpu, read = time.monotonic(), cpu_seconds([self.cluster.broker_pid]), self._bytes_read()
+            self._slice(f"beside.{name}")
+            taken_s = time.monotonic() - before
+            share = (cpu_seconds([self.cluster.broker_pid]) - cpu) / taken_s
+            rate = (self._bytes_read() - read) / taken_s
+            self.samples.add(f"beside.{name}.broker-cores", share, "cores")
+            if not Path(f"/proc/{pid}").exists():
+                raise RuntimeError(f"{name}: the bulk client ended before the slice did: enlarge --bulk-gib")
+        if BULK[name][2]:
+            self._disk_alone(name, rate)
+
+    def _disk_alone(self, name: str, bytes_per_s: float) -> None:
+        """Measure the time of the disk to flush records without a broker: alone, and beside a reader at this rate."""
+        self.samples.add(f"beside.{name}.disk", bytes_per_s / MIB, "MiB/s")
+        self._flushes(f"disk.quiet.{name}")
+        reader = multiprocessing.get_context("spawn").Process(
+            target=chain.read_at_rate, args=(self._bulk_files(), bytes_per_s), daemon=True
+        )
+        reader.start()
+        try:
+            self._flushes(f"disk.{name}")
+        finally:
+            reader.kill()
+            reader.join()
+
+    def _flushes(self, label: str) -> None:
+        found = chain.forced_portions(
+            self.cluster.directory, size=RECORD_BYTES, every_s=1 / self.asked.rate, seconds=self.asked.seconds, files=1
+        )
+        for quantile in ("p50", "p99"):
+            self.samples.add(f"{label}.{quantile}", found[quantile], "ms")
+
+    def _bytes_read(self) -> int:
+        """Bytes that the broker has read from the disk (``read_bytes`` in proc(5))."""
+        text = Path(f"/proc/{self.cluster.broker_pid}/io").read_text()
+        return int(dict(line.split(": ") for line in text.splitlines())["read_bytes"])
+
+    def _bulk_files(self) -> list[Path]:
+        return sorted(self.cluster.directory.rglob(f"{self.bulk}-*/*.log"))
+
+    def _slice(self, label: str) -> None:
+        records = str(int(self.asked.seconds * self.asked.rate))
+        found = self.cluster.bench("latency", self.live, "--records", records, "--rate", str(self.asked.rate),
+                                   "--acks", "1", "--no-warm")  # fmt: skip
+        for quantile in ("p50", "p99"):
+            self.samples.add(f"{label}.{quantile}", found["latency_ms"][quantile], "ms")
+
+    @contextmanager
+    def _bulk_client(self, name: str) -> Iterator[int]:
+        workload, api, is_cold = BULK[name]
+        if is_cold:
+            self._forget_pages()
+        topic = self.cluster.new_topic("os") if workload == "produce" else self.bulk
+        script = (
+            "import subprocess, sys\n"
+            "while not subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode: pass\n"
+        )
+        command = [PYTHON, "-m", "headrace_tools", "bench", workload, "--topic", topic, "--api", api, "--no-warm"]
+        command += ["--records", str(self.records), "-b", self.cluster.bootstrap, "-o", "json"]
+        process = subprocess.Popen([PYTHON, "-c", script, *command], start_new_session=True)
+        try:
+            self._until_it_works(name)
+            yield process.pid
+        finally:
+            os.killpg(process.pid, 9)
+            process.wait()
+            if workload == "produce":
+                self.cluster.delete_topic(topic)
+
+    def _until_it_works(self, name: str) -> None:
+        """Wait until the broker uses a fifth of a core: the bulk client reads or writes."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            before = cpu_seconds([self.cluster.broker_pid])
+            time.sleep(0.25)
+            if cpu_seconds([self.cluster.broker_pid]) - before > 0.05:
+                return
+        raise RuntimeError(f"{name}: the bulk client causes no load on the broker")
+
+    def _forget_pages(self) -> None:
+        for path in self._bulk_files():
+            with path.open("rb") as file:
+                os.fdatasync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# -- beside a client with a quota ------------------------------------------------------------------------------------
 
 RATE = 5_000_000  # bytes per second
 RATE_SHARE, P99_RATIO_MAX = 0.1, 1.2
@@ -259,7 +401,7 @@ class Client:
 
     def __init__(self, kind: str, servers: dict[str, str], out: Path) -> None:
         self.kind = kind
-        command = [PYTHON, __file__, "--client", kind, "--cluster", json.dumps(servers), "--out", str(out)]
+        command = [PYTHON, __file__, "client", kind, json.dumps(servers), str(out)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "ready":
@@ -360,7 +502,7 @@ def measured(
     return slices
 
 
-def ours(kinds: list[str], rounds: int, seconds: float, out: Path) -> list[Slice]:
+def our_slices(kinds: list[str], rounds: int, seconds: float, out: Path) -> list[Slice]:
     with ExitStack() as stack:
         cluster = stack.enter_context(running("quotas", seconds))
         flooders = [Client(kind, servers_of(cluster), out) for kind in kinds if kind != ELSEWHERE]
@@ -371,9 +513,7 @@ def ours(kinds: list[str], rounds: int, seconds: float, out: Path) -> list[Slice
         return measured(Client("neighbour", servers_of(cluster), out), flooders, broker, rounds, seconds, out)
 
 
-def kafkas(rounds: int, seconds: float, out: Path) -> list[Slice]:
-    from kafka_node import KafkaNode
-
+def kafka_slices(rounds: int, seconds: float, out: Path) -> list[Slice]:
     with KafkaNode(WORK / "quotas-kafka", settings=KAFKA_WINDOW) as kafka:
         for topic in (FLOODED, BESIDE):
             kafka.create_topic(topic, partitions=1, config={"flush.messages": "1"})
@@ -384,12 +524,12 @@ def kafkas(rounds: int, seconds: float, out: Path) -> list[Slice]:
 
 
 def disk_alone(samples: Samples, rounds: int, seconds: float) -> None:
-    """The times of ``floors.forced_portions`` with the neighbour's records, alone and beside 5 MB/s."""
+    """The times of ``chain.forced_portions`` with the neighbour's records, alone and beside 5 MB/s."""
     with tempfile.TemporaryDirectory(dir=WORK) as made:
         directory = Path(made)
 
         def forced(name: str) -> None:
-            found = floors.forced_portions(directory, size=100, every_s=1 / NEIGHBOUR_RATE, seconds=seconds, files=1)
+            found = chain.forced_portions(directory, size=100, every_s=1 / NEIGHBOUR_RATE, seconds=seconds, files=1)
             samples.add(f"disk.{name}.p50", found["p50"], "ms")
             samples.add(f"disk.{name}.p99", found["p99"], "ms")
 
@@ -397,7 +537,7 @@ def disk_alone(samples: Samples, rounds: int, seconds: float) -> None:
             forced("alone")
             for size in DISK_BYTES:
                 over_s = 2 * seconds + 10  # longer than the measurement takes
-                with floors.forced_beside(directory, size=size, every_s=size / RATE, seconds=over_s):
+                with chain.forced_beside(directory, size=size, every_s=size / RATE, seconds=over_s):
                     forced(f"beside.{size // 1000}KB")
 
 
@@ -430,42 +570,53 @@ def verdict(samples: Samples, kind: str, ratios: list[float]) -> str:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+def bulk(words: list[str]) -> int:
+    parser = flags(__doc__, warm_gib=0.0)
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each slice")
+    parser.add_argument("--bulk-gib", type=float, default=2.0)
+    parser.add_argument("--rate", type=int, default=1_000, help="live records per second")
+    asked = parser.parse_args(words)
+    if asked.smoke:
+        asked.seconds, asked.bulk_gib = 1.0, 0.5
+    samples = begin(asked)
+    with ours.Headrace(WORK / "fairness", ours.FULL) as cluster:
+        beside = Bulk(cluster, samples, asked)
+        beside.fill()
+        for _ in range(asked.rounds):
+            run_steps(samples, ((name, partial(beside.slices, name)) for name in BULK), asked.only)
+    return finish(samples, asked, what="bulk", bars=BARS)
+
+
+def quota(words: list[str]) -> int:
+    parser = flags(__doc__, rounds=5, warm_gib=0.0)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--kinds", default=",".join((*KINDS, ELSEWHERE)))
-    parser.add_argument("--short", action="store_true", help="2 rounds of 3 s, which only show whether the tool works")
-    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
-    parser.add_argument("--client", help=argparse.SUPPRESS)
-    parser.add_argument("--cluster", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.client:
-        client(asked.client, json.loads(asked.cluster), asked.out)
-        return 0
-    kinds = tuple(asked.kinds.split(","))
-    known = (*KINDS, ELSEWHERE, KAFKA, OTHER)
-    if unknown := set(kinds) - set(known):
-        parser.error(f"--kinds: {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
-    rounds, seconds = (2, 3.0) if asked.short else (asked.rounds, asked.seconds)
-    samples = Samples()
-    emit(machine=machine())
+    asked = parser.parse_args(words)
+    known = (*KINDS, ELSEWHERE, KAFKA, OTHER) if asked.only else KINDS
+    kinds = [kind for kind in known if re.search(asked.only, kind)]
+    samples = begin(asked)
+    rounds, seconds = (2, 3.0) if asked.smoke else (asked.rounds, asked.seconds)
     disk_alone(samples, rounds, seconds)
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "latencies.json"
-        slices = ours([kind for kind in kinds if kind != KAFKA], rounds, seconds, out)
+        slices = []
+        if mine := [kind for kind in kinds if kind != KAFKA]:
+            slices += our_slices(mine, rounds, seconds, out)
         if KAFKA in kinds:
-            slices += kafkas(rounds, seconds, out)
+            slices += kafka_slices(rounds, seconds, out)
     ratios = collect(slices, samples)
-    print(table(samples))
+    code = finish(samples, asked, what="quotas", extra={"seconds": seconds})
     for kind in kinds:
         print(verdict(samples, kind, ratios[kind]))
-    if asked.save:
-        path = save(samples, what="quotas", extra={"rounds": rounds, "seconds": seconds})
-        print(f"saved: {path.relative_to(ROOT)}")
-    return 0
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["client"]:
+        client(sys.argv[2], json.loads(sys.argv[3]), Path(sys.argv[4]))
+    elif sys.argv[1:2] in (["bulk"], ["quota"]):
+        sys.exit({"bulk": bulk, "quota": quota}[sys.argv[1]](sys.argv[2:]))
+    else:
+        raise SystemExit(__doc__)
