@@ -41,6 +41,9 @@ T = TypeVar("T")
 
 class Tenant(Protocol):
     """A client or a cluster that uses the I/O thread: it is notified after a fork (in the child) and when the process
+#: Called on the I/O thread with the task of a call for which the program no longer waits.
+Interrupted = Callable[[asyncio.Task[Any]], object]
+
     ends."""
 
     def after_fork(self) -> None: ...
@@ -73,25 +76,26 @@ class IoThread:
     def thread(self) -> threading.Thread:
         return self._thread
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def submit(
+        self, work: Coroutine[Any, Any, T], interrupted: Interrupted = asyncio.Task.cancel
+    ) -> concurrent.futures.Future[T]:
         """Start a coroutine on the I/O thread; call this method from any other thread. Cancelling the future cancels
-        the coroutine."""
-        future: _Outcome[T] = _Outcome()
-        self.loop.call_soon_threadsafe(self._start, work, future)
+        the coroutine, or calls ``interrupted`` with its task, on the I/O thread."""
+        return self._submit(work, interrupted)
+
+    def _submit(self, work: Coroutine[Any, Any, T], interrupted: Interrupted) -> _Outcome[T]:
+        future: _Outcome[T] = _Outcome(self, interrupted)
+        self.loop.call_soon_threadsafe(future.start, work)
         return future
 
-    def _start(self, work: Coroutine[Any, Any, T], future: _Outcome[T]) -> None:
-        task = self.loop.create_task(work)
-        task.add_done_callback(future.settle)
-
-        def cancel(done: concurrent.futures.Future[T]) -> None:
-            if done.cancelled():
-                self.call(task.cancel)
-
-        future.add_done_callback(cancel)
-
-    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the I/O thread and wait for its result (``timeout`` in seconds). Ctrl-C cancels it.
+    def run(
+        self,
+        work: Coroutine[Any, Any, T],
+        timeout: float | None = None,
+        interrupted: Interrupted = asyncio.Task.cancel,
+    ) -> T:
+        """Run a coroutine on the I/O thread and wait for its result (``timeout`` in seconds). Ctrl-C cancels it, or
+        calls ``interrupted``.
 
         Raises IllegalStateError if a callback on the I/O thread calls ``run``; ClosedError when the client is closed
         while ``run`` waits.
@@ -101,23 +105,25 @@ class IoThread:
         except IllegalStateError:
             work.close()
             raise
-        future = self.submit(work)
+        future = self._submit(work, interrupted)
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError:  # the close of the client cancelled the future, not this call
             raise interrupted_error() from None
-        except BaseException:
-            future.cancel()
+        except BaseException as error:
+            if not future.done() or future.exception() is not error:
+                future.cancel()
             raise
         finally:
             # Drop the future: the traceback of the future's error would keep this frame and the frames of the callers.
             del future
 
-    async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_async(self, work: Coroutine[Any, Any, T], interrupted: Interrupted = asyncio.Task.cancel) -> T:
         """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller
-        cancels the coroutine."""
+        cancels the coroutine, or calls ``interrupted``, even if the coroutine has just ended: its result is lost."""
+        future = self._submit(work, interrupted)
         try:
-            return await asyncio.wrap_future(self.submit(work))
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if caller is not None and caller.cancelling():
@@ -125,8 +131,12 @@ class IoThread:
             raise interrupted_error() from None
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
+                future.cancel()
         """Schedule ``function`` on the I/O thread; callable from any thread. ``call`` does nothing while the process
         ends."""
+        except GeneratorExit:  # the caller's event loop has ended
+            future.cancel()
+            raise
         with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: the process is ending
             self.loop.call_soon_threadsafe(function, *arguments)
 
@@ -159,7 +169,7 @@ class _Outcome(concurrent.futures.Future[T]):
 
     def settle(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
-            self.cancel()
+            super().cancel()
         if not self.set_running_or_notify_cancel():
             return
         if (error := task.exception()) is not None:
@@ -174,6 +184,28 @@ class _Outcome(concurrent.futures.Future[T]):
             return super().result(timeout)
         finally:
             del self  # drop ``self``: the traceback of the error keeps this frame
+
+    def __init__(self, io: IoThread, interrupted: Interrupted) -> None:
+        super().__init__()
+        self._io = io
+        self._interrupted: Interrupted | None = interrupted
+        self._task: asyncio.Task[T]
+
+    def start(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = self._io.loop.create_task(work)
+        self._task.add_done_callback(self.settle)
+
+    def cancel(self) -> bool:
+        """The caller takes no result any more; the coroutine may have ended. (The calls of a thread keep their order:
+        its next call starts after this one was interrupted.)"""
+        cancelled = super().cancel()
+        self._io.call(self._interrupt)
+        return cancelled
+
+    def _interrupt(self) -> None:
+        interrupted, self._interrupted = self._interrupted, None
+        if interrupted is not None:
+            interrupted(self._task)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():

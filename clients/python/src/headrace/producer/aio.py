@@ -152,17 +152,21 @@ class AsyncProducer(Face, NativeAsyncProducer):
         Producer.init_transactions)."""
         arguments.flag("keep_prepared", keep_prepared)
         transactions = self._core.transactional(Call.INIT)
-        return await self._core.engine.io.run_async(transactions.init(keep_prepared=keep_prepared))
+        return await self._core.engine.io.run_async(
+            transactions.init(keep_prepared=keep_prepared), transactions.interruption(Call.INIT)
+        )
 
     async def begin_transaction(self) -> None:
         """Begin a transaction: the records of the following sends belong to the transaction (see
         Producer.begin_transaction)."""
-        await self._core.engine.io.run_async(self._core.transactional(Call.BEGIN).begin())
+        transactions = self._core.transactional(Call.BEGIN)
+        await self._core.engine.io.run_async(transactions.begin(), transactions.interruption(Call.BEGIN))
 
     async def commit_transaction(self) -> None:
         """Wait until every record of the transaction is acknowledged, then commit the transaction (see
         Producer.commit_transaction)."""
-        await self._core.engine.io.run_async(self._core.transactional(Call.COMMIT).commit())
+        transactions = self._core.transactional(Call.COMMIT)
+        await self._core.engine.io.run_async(transactions.commit(), transactions.interruption(Call.COMMIT))
 
     async def send_offsets(
         self,
@@ -171,36 +175,49 @@ class AsyncProducer(Face, NativeAsyncProducer):
     ) -> None:
         """Commit a group's offsets as a part of the open transaction (KIP-447; see Producer.send_offsets)."""
         sent = group_offsets(offsets, group)
-        await self._core.engine.io.run_async(self._core.transactional(Call.SEND_OFFSETS).send_offsets(sent))
+        transactions = self._core.transactional(Call.SEND_OFFSETS)
+        await self._core.engine.io.run_async(
+            transactions.send_offsets(sent), transactions.interruption(Call.SEND_OFFSETS)
+        )
 
     async def abort_transaction(self) -> None:
         """Abort the transaction; records without an acknowledgement are dropped (see Producer.abort_transaction)."""
-        await self._core.engine.io.run_async(self._core.transactional(Call.ABORT).abort())
+        transactions = self._core.transactional(Call.ABORT)
+        await self._core.engine.io.run_async(transactions.abort(), transactions.interruption(Call.ABORT))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """A transaction as an ``async with`` block: the end of the block commits the transaction. If the block or the
-        commit raises, the transaction is aborted (see Producer.transaction)."""
+        commit raises, the transaction is aborted (see Producer.transaction).
+
+        A cancellation takes effect at once. In the background the transaction is aborted or, if its commit has already
+        been sent, committed; the next transaction waits for this."""
         transactions = self._core.transactional(Call.BEGIN)
         io = self._core.engine.io
-        await io.run_async(transactions.begin())
+        await io.run_async(transactions.begin(), transactions.interruption(Call.BEGIN))
         try:
             yield
-        except BaseException as error:
-            await io.run_async(transactions.leave(error))
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            io.submit(transactions.leave(error))
             raise
-        await io.run_async(transactions.leave(None))
+        except BaseException as error:
+            await io.run_async(transactions.leave(error), transactions.interruption(None))
+            raise
+        await io.run_async(transactions.leave(None), transactions.interruption(None))
 
     async def prepare(self) -> TransactionToken:
         """Make the transaction durable, without a commit or an abort (KIP-939; see Producer.prepare)."""
-        return await self._core.engine.io.run_async(self._core.transactional(Call.PREPARE).prepare())
+        transactions = self._core.transactional(Call.PREPARE)
+        return await self._core.engine.io.run_async(transactions.prepare(), transactions.interruption(Call.PREPARE))
 
     async def complete(self, token: TransactionToken | str, *, commit: bool) -> None:
         """Commit or abort a prepared transaction, and wait until readers see the result (see Producer.complete)."""
         checked = checked_token(token)
         arguments.flag("commit", commit)
         transactions = self._core.transactional(Call.COMPLETE)
-        await self._core.engine.io.run_async(transactions.complete(checked, commit=commit))
+        await self._core.engine.io.run_async(
+            transactions.complete(checked, commit=commit), transactions.interruption(Call.COMPLETE)
+        )
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send all queued records now, and wait until each has an outcome. ``timeout`` is in seconds; after that time

@@ -167,12 +167,15 @@ class Producer(Face, NativeProducer):
         """
         arguments.flag("keep_prepared", keep_prepared)
         transactions = self._core.transactional(Call.INIT)
-        return self._core.engine.io.run(transactions.init(keep_prepared=keep_prepared))
+        return self._core.engine.io.run(
+            transactions.init(keep_prepared=keep_prepared), None, transactions.interruption(Call.INIT)
+        )
 
     def begin_transaction(self) -> None:
         """Begin a transaction: the records of the following sends belong to the transaction. Raises ProducerFencedError
         (another producer uses the ``transactional.id``), IllegalStateError (a transaction is open already)."""
-        self._core.engine.io.run(self._core.transactional(Call.BEGIN).begin())
+        transactions = self._core.transactional(Call.BEGIN)
+        self._core.engine.io.run(transactions.begin(), None, transactions.interruption(Call.BEGIN))
 
     def commit_transaction(self) -> None:
         """Wait until every record of the transaction is acknowledged, then commit the transaction.
@@ -181,7 +184,8 @@ class Producer(Face, NativeProducer):
         repeat the work), ProducerFencedError (make a new producer), RequestTimedOutError (the outcome is unknown: call
         ``commit_transaction`` again).
         """
-        self._core.engine.io.run(self._core.transactional(Call.COMMIT).commit())
+        transactions = self._core.transactional(Call.COMMIT)
+        self._core.engine.io.run(transactions.commit(), None, transactions.interruption(Call.COMMIT))
 
     def send_offsets(
         self,
@@ -207,13 +211,15 @@ class Producer(Face, NativeProducer):
         InvalidArgumentError, InvalidGroupIdError.
         """
         sent = group_offsets(offsets, group)
-        self._core.engine.io.run(self._core.transactional(Call.SEND_OFFSETS).send_offsets(sent))
+        transactions = self._core.transactional(Call.SEND_OFFSETS)
+        self._core.engine.io.run(transactions.send_offsets(sent), None, transactions.interruption(Call.SEND_OFFSETS))
 
     def abort_transaction(self) -> None:
         """Abort the transaction. Records without an acknowledgement are dropped: their futures raise
         TransactionAbortedError. Raises ProducerFencedError; after RequestTimedOutError call ``abort_transaction``
         again, or ``begin_transaction``."""
-        self._core.engine.io.run(self._core.transactional(Call.ABORT).abort())
+        transactions = self._core.transactional(Call.ABORT)
+        self._core.engine.io.run(transactions.abort(), None, transactions.interruption(Call.ABORT))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -227,20 +233,21 @@ class Producer(Face, NativeProducer):
         """
         transactions = self._core.transactional(Call.BEGIN)
         io = self._core.engine.io
-        io.run(transactions.begin())
+        io.run(transactions.begin(), None, transactions.interruption(Call.BEGIN))
         try:
             yield
         except BaseException as error:
-            io.run(transactions.leave(error))
+            io.run(transactions.leave(error), None, transactions.interruption(None))
             raise
-        io.run(transactions.leave(None))
+        io.run(transactions.leave(None), None, transactions.interruption(None))
 
     def prepare(self) -> TransactionToken:
         """Make the transaction durable, without a commit or an abort (two-phase commit, KIP-939), after every record is
         acknowledged. No timeout ends a prepared transaction. Pass the returned token to ``complete``, or to
         ``Admin.complete_transaction`` in any process, to commit or abort the transaction. Raises the errors of
         ``commit_transaction``."""
-        return self._core.engine.io.run(self._core.transactional(Call.PREPARE).prepare())
+        transactions = self._core.transactional(Call.PREPARE)
+        return self._core.engine.io.run(transactions.prepare(), None, transactions.interruption(Call.PREPARE))
 
     def complete(self, token: TransactionToken | str, *, commit: bool) -> None:
         """Commit or abort a prepared transaction, of this producer or of another producer, and wait until readers see
@@ -248,7 +255,9 @@ class Producer(Face, NativeProducer):
         transaction has ended differently), ProducerFencedError (the transaction's outcome is no longer known)."""
         checked = checked_token(token)
         arguments.flag("commit", commit)
-        self._core.engine.io.run(self._core.transactional(Call.COMPLETE).complete(checked, commit=commit))
+        transactions = self._core.transactional(Call.COMPLETE)
+        work = transactions.complete(checked, commit=commit)
+        self._core.engine.io.run(work, None, transactions.interruption(Call.COMPLETE))
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all queued records now, and wait until each has an outcome. ``timeout`` is in seconds; after that time

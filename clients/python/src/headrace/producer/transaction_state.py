@@ -16,6 +16,11 @@
 If the answer to a call is lost, the state stays COMMITTING, ABORTING or PREPARING, and the same call is legal again.
 The coordinator recognizes a repeated request by the producer's identity.
 
+**Interrupted calls** (a timeout, Ctrl-C; see ``Transactions.interruption``). An answer that arrives after its call was
+interrupted counts as lost: PREPARED becomes PREPARING again, and READY or PREPARED after an init becomes NEW. After an
+interrupted begin, commit or abort the same end is legal once more, and does nothing if it has taken effect; a begin is
+legal in COMMITTING, and finishes the commit first.
+
 **Identities.** Under transaction version 2 (KIP-890), the coordinator's response to a commit or an abort contains the
 identity for the next transaction. A transaction in which nothing was sent ends without the coordinator and keeps its
 identity.
@@ -82,14 +87,14 @@ CALLS: dict[State, tuple[Call, ...]] = {
 #: Maps each state of a transactional producer to the states that may follow.
 NEXT: dict[State, tuple[State, ...]] = {
     State.NEW: (State.READY, State.PREPARED, State.DEAD),
-    State.READY: (State.OPEN, State.DEAD),
+    State.READY: (State.OPEN, State.NEW, State.DEAD),
     State.OPEN: (State.SEALED, State.FAILED, State.ABORTING, State.READY, State.DEAD),
     State.SEALED: (State.COMMITTING, State.PREPARING, State.FAILED, State.ABORTING, State.READY, State.DEAD),
     State.FAILED: (State.ABORTING, State.READY, State.DEAD),
     State.COMMITTING: (State.READY, State.FAILED, State.DEAD),
     State.ABORTING: (State.READY, State.DEAD),
     State.PREPARING: (State.PREPARED, State.FAILED, State.ABORTING, State.DEAD),
-    State.PREPARED: (State.COMMITTING, State.ABORTING, State.DEAD),
+    State.PREPARED: (State.COMMITTING, State.ABORTING, State.PREPARING, State.NEW, State.DEAD),
     State.DEAD: (),
 }
 
@@ -140,13 +145,17 @@ class ProducerTransaction:
         #: to the coordinator.
         self.has_sent = False
         self._cause: HeadraceError | None = None
+        #: COMMITTING or ABORTING: the decision about the last transaction.
+        self._decision: State | None = None
+        #: Whether the call that ended (or should have begun) the last transaction was interrupted.
+        self._is_interrupted = False
 
     # --- calls of the program --------------------------------------------------------------------------------------
 
     def check(self, call: Call) -> None:
         """Raise the error of a call that the state does not allow: IllegalStateError, TransactionAbortableError for a
         failed transaction, or the error that ended the producer."""
-        if call in CALLS[self.state]:
+        if call in CALLS[self.state] or (self._is_interrupted and self._repeats(call)):
             return
         cause = self._cause
         if self.state is State.DEAD:
@@ -168,8 +177,22 @@ class ProducerTransaction:
             )
         raise IllegalStateError(f"{call.value} is not legal now: {_INSTEAD[self.state]}")
 
+    @property
+    def has_interrupted_commit(self) -> bool:
+        return self._is_interrupted and self.state is State.COMMITTING
+
+    def _repeats(self, call: Call) -> bool:
+        """Whether ``call`` is legal because an earlier call was interrupted."""
+        if self.state is State.COMMITTING:
+            return call is Call.BEGIN
+        return self.state in (State.NEW, State.READY) and (call, self._decision) in (
+            (Call.COMMIT, State.COMMITTING),
+            (Call.ABORT, State.ABORTING),
+        )
+
     def begin(self) -> None:
         self.check(Call.BEGIN)
+        self._is_interrupted, self._decision = False, None
         self._to(State.OPEN)
 
     def seal(self) -> None:
@@ -243,6 +266,20 @@ class ProducerTransaction:
         self.token = token
         self._to(State.PREPARED)
 
+    def interrupted(self, call: Call, *, has_ended: bool) -> None:
+        """The program no longer waits for ``call``. ``has_ended``: the call has ended well, and its result is lost."""
+        if call is Call.PREPARE:
+            if has_ended and self.state is State.PREPARED:
+                self._to(State.PREPARING)
+        elif call is Call.INIT:
+            if has_ended and self.state in (State.READY, State.PREPARED):
+                self.identity = self.token = None
+                self._to(State.NEW)
+        elif call is not Call.BEGIN or self.state in (State.NEW, State.READY, State.COMMITTING):
+            self._is_interrupted = True
+            if call is Call.BEGIN and self.state is not State.COMMITTING:
+                self._decision = State.ABORTING
+
     def refused(self, error: HeadraceError) -> None:
         """The coordinator refused a request, or the answer to the request is lost. While a commit has no answer, only
         TRANSACTION_ABORTABLE says that the transaction is certainly not committed."""
@@ -261,8 +298,12 @@ class ProducerTransaction:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _decide(self, state: State) -> bool:
+        self._is_interrupted = False
         if self.state is state:
             return True
+        if self.state in (State.NEW, State.READY):  # the repetition of an interrupted call
+            return False
+        self._decision = state
         if self.has_sent:
             self._to(state)
             return True

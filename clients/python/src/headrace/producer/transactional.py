@@ -12,12 +12,14 @@ are written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import (
     HeadraceError,
+    IllegalStateError,
     OutOfOrderSequenceNumberError,
     RequestTimedOutError,
     TransactionAbortableError,
@@ -45,7 +47,7 @@ logger = logging.getLogger("headrace")
 TRANSACTION_VERSION = 2
 
 #: The states in which the end of a ``transaction()`` block, or the producer's close, aborts the transaction.
-_OPEN_STATES = (State.OPEN, State.SEALED, State.FAILED, State.ABORTING)
+_OPEN_STATES = (State.OPEN, State.SEALED, State.FAILED, State.PREPARING, State.ABORTING)
 
 
 class Transactions:
@@ -80,6 +82,12 @@ class Transactions:
         self._offset_requests = 0
         #: The partitions in which the open transaction has batches with sequence numbers.
         self._numbered: list[PartitionSequences[SendBatch]] = []
+        #: The number of transactions that the producer has begun.
+        self._begun = 0
+        #: The task that waits for the answer to a commit or an abort.
+        self._ending: asyncio.Task[Any] | None = None
+        #: Whether the program wants to keep a prepared transaction, also after an interrupted init.
+        self._keep_prepared = False
 
     # --- the sender's identity -------------------------------------------------------------------------------------
 
@@ -109,19 +117,29 @@ class Transactions:
     async def init(self, *, keep_prepared: bool) -> TransactionToken | None:
         async with self._lock:
             self.producer.check(Call.INIT)
-            await self._init(keep_prepared=keep_prepared)
+            self._keep_prepared = keep_prepared
+            await self._init()
             return self.producer.token
 
-    async def begin(self) -> None:
+    async def begin(self) -> int:
+        """Begin a transaction, and return its number, for ``interruption``."""
         async with self._lock:
             self.producer.check(Call.BEGIN)
-            if self.producer.state is State.ABORTING:
-                await self._end(commit=False)
+            if self.producer.state in (State.COMMITTING, State.ABORTING):
+                await self._finish()
             elif self.producer.state is State.NEW:
-                await self._init(keep_prepared=False)
+                await self._init()
+                if self.producer.token is not None:
+                    self.producer.interrupted(Call.INIT, has_ended=True)
+                    raise IllegalStateError(
+                        f"a transaction of {self.transactional_id!r} is prepared: call "
+                        "init_transactions(keep_prepared=True), which was interrupted, again, and complete its token"
+                    )
             self.producer.begin()
+            self._begun += 1
             self._offset_requests = 0
             self._hold(False)
+            return self._begun
 
     async def send_offsets(self, sent: GroupOffsets) -> None:
         """Commit offsets in the open transaction. If the request fails, the transaction fails, because the coordinator
@@ -217,7 +235,7 @@ class Transactions:
                 try:
                     await self._commit()
                 except HeadraceError as error:
-                    if self.producer.state is State.FAILED:
+                    if self.producer.state in (State.FAILED, State.PREPARING):
                         await self._abort_after(error)
                     raise
             elif state in _OPEN_STATES:
@@ -231,29 +249,71 @@ class Transactions:
                         failure.add_note(text)
                     logger.warning("%s", text)
 
-    async def close(self) -> None:
-        """Abort the open transaction when the producer is closed. A prepared transaction stays prepared."""
+    # --- calls that the program interrupts -------------------------------------------------------------------------
+
+    def interruption(self, call: Call | None) -> Callable[[asyncio.Task[Any]], None]:
+        """What happens when the program stops waiting for ``call`` (a timeout, Ctrl-C); None: the end of a block.
+
+        A commit or abort that has been sent is finished in the background. Any other call is cancelled: a cancelled
+        begin, abort or end of a block aborts the transaction, and cancelled offsets fail it. After a cancelled
+        ``commit_transaction`` or ``prepare``, the program repeats the call, or aborts. The lock is fair, so the
+        program's next call waits for all this."""
+        number = self._begun
+
+        def interrupted(task: asyncio.Task[Any]) -> None:
+            io = self._engine.io
+            if self._ending is not task:
+                io.loop.call_soon(
+                    task.cancel
+                )  # after the task's first step: a task that never began runs no ``finally``
+            io.spawn(self._clean_up(call, task, number), "headrace-interrupted")
+
+        return interrupted
+
+    async def _clean_up(self, call: Call | None, task: asyncio.Task[Any], number: int | None) -> None:
         async with self._lock:
-            if self.producer.state not in _OPEN_STATES:
+            has_ended = task.done() and not task.cancelled() and task.exception() is None
+            if call is Call.BEGIN and has_ended:
+                number = task.result()
+            if number != self._begun:
                 return
-            logger.warning("aborting the open transaction of %r: the producer is being closed", self.transactional_id)
-            try:
-                await self._abort()
-            except HeadraceError as error:
-                logger.warning(
-                    "the abort of the open transaction of %r failed, so its coordinator aborts it after "
-                    "transaction.timeout.ms: %s",
-                    self.transactional_id,
-                    error.message,
-                )
+            if call is Call.SEND_OFFSETS:
+                self.record_failed(RequestTimedOutError("send_offsets() was interrupted"))
+                return
+            is_open = self.producer.state in _OPEN_STATES and self.producer.state is not State.ABORTING
+            if is_open and (call in (None, Call.ABORT) or (call is Call.BEGIN and has_ended)):
+                await self._abort_and_warn("its program was interrupted")
+            self.producer.interrupted(call or Call.ABORT, has_ended=has_ended)
+
+    async def close(self) -> None:
+        """Abort the open transaction when the producer is closed, or finish an interrupted commit. A prepared
+        transaction stays prepared."""
+        async with self._lock:
+            if self.producer.state in _OPEN_STATES:
+                await self._abort_and_warn("the producer is being closed")
+            elif self.producer.has_interrupted_commit:
+                with contextlib.suppress(HeadraceError):
+                    await self._finish()
+
+    async def _abort_and_warn(self, why: str) -> None:
+        logger.warning("aborting the open transaction of %r: %s", self.transactional_id, why)
+        try:
+            await self._abort()
+        except HeadraceError as error:
+            logger.warning(
+                "the abort of the open transaction of %r failed, so its coordinator aborts it after "
+                "transaction.timeout.ms: %s",
+                self.transactional_id,
+                error.message,
+            )
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    async def _init(self, *, keep_prepared: bool) -> None:
+    async def _init(self) -> None:
         request = transactions_pb2.InitProducerRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self._timeout_ms,
-            keep_prepared=keep_prepared,
+            keep_prepared=self._keep_prepared,
         )
         answer = await self._ask("InitProducer", request, "init_transactions()")
         prepared = token_of(answer.prepared) if answer.HasField("prepared") else None
@@ -272,6 +332,15 @@ class Transactions:
         self._drop(_aborted("its transaction was aborted"))
         if asks:
             await self._end(commit=False)
+
+    async def _finish(self) -> None:
+        """Finish the abort or the interrupted commit of the last transaction."""
+        try:
+            await self._end(commit=self.producer.state is State.COMMITTING)
+        except HeadraceError:
+            if self.producer.state is not State.FAILED:
+                raise
+            await self._abort()
 
     async def _abort_after(self, error: HeadraceError) -> None:
         try:
@@ -292,7 +361,11 @@ class Transactions:
             **self._who(), commit=commit, transaction_version=TRANSACTION_VERSION, wait_for_markers=wait_for_markers
         )
         what = "commit (it may have taken effect; repeat it)" if commit else "abort (begin_transaction() repeats it)"
-        answer = await self._ask("EndTransaction", request, what)
+        self._ending = asyncio.current_task()
+        try:
+            answer = await self._ask("EndTransaction", request, what)
+        finally:
+            self._ending = None
         self.producer.ended(Identity(answer.producer_id, answer.producer_epoch))
         for sequences in self._numbered:
             sequences.retire()
