@@ -35,11 +35,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = ROOT / "tests" / "mutants"
 BUILD = ROOT / "build" / "mutants"
-TIERS = {
-    "test": ("tests/unit", "tests/scenarios", "tests/architecture", "tests/journeys"),
-    "deep": ("tests/property", "tests/integration", "tests/simulation", "tests/docs"),
-}
-MARKERS = "not kafka and not docker and not browser and not kerberos and not long"
+#: The folders of each tier, as tools/test.sh has them.
+TIERS = dict(
+    re.findall(r"^\s+(test|deep)\).*?folders=\((.*?)\)", (ROOT / "tools" / "test.sh").read_text(), re.M | re.S)
+)
 #: The shares that must be killed in a run of all mutants: by the first tier, and by both.
 TEST_MIN, ALL_MIN = 0.85, 0.97
 #: The tests with the nearest names run first, at least so many; the others only if these pass.
@@ -146,7 +145,7 @@ class Tree:
         (self.folder / ".tests").write_text("\n".join(tests) + "\n")
         sources = [str(each) for each in (*self.folder.glob("*/src"), *self.folder.glob("*/*/src"))]
         variables |= {"PYTHONPATH": os.pathsep.join([*sources, str(ROOT / "tools")]), "PYTHONDONTWRITEBYTECODE": ""}
-        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=line", "-p", "mutants_map", "-m", MARKERS]
+        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=line", "-p", "mutants_map", "-m", "not long"]
         command += ["-p", "no:cacheprovider", "-o", f"timeout={_TEST_S_MAX}", *options, "@.tests"]
         process = subprocess.Popen(
             command, cwd=self.folder, env=os.environ | variables,
@@ -276,9 +275,10 @@ def main() -> int:
     for mutant in mutants:
         mutant.applied((trees[0].folder / mutant.path).read_text())
     killed = {"test": 0, "deep": 0}
-    for tier, folders in {"test": arguments.tests}.items() if arguments.tests else TIERS.items():
+    for tier in ("test",) if arguments.tests else ("test", "deep"):
         if before := len(left):
-            tests = tuple(each for each in folders if (trees[0].folder / each).exists())
+            os.environ |= {"HEADRACE_EXAMPLES": "all"} if tier == "deep" else {}  # as tools/test.sh does
+            tests = tuple(each for each in arguments.tests or TIERS[tier].split() if (trees[0].folder / each).exists())
             left = judged(tier, left, trees, tests, commit)
             killed[tier] = before - len(left)
     result = {"mutants": len(mutants), "killed_by_test": killed["test"], "killed_by_deep": killed["deep"]}
