@@ -23,7 +23,7 @@ from headrace_coordinator.offsets.messages import (
     OffsetToCommit,
     VerificationFailed,
 )
-from headrace_coordinator.offsets.pending import decode_pending_key
+from headrace_coordinator.offsets.pending import decode_pending, decode_pending_key
 from headrace_coordinator.runtime.claims import Claim, is_claim
 from headrace_coordinator.runtime.shard import ANY_END, Answer, Append, Pause, Replay, Shard, ShardState
 from headrace_coordinator.shard_state_machine import ShardStateMachine
@@ -164,6 +164,19 @@ class GroupShard:
             if kind_of(record.key) == RecordKind.OFFSET_COMMIT and record.value is not None:
                 partition = decode_key(record.key).partition.partition
                 found.setdefault(partition, []).append(decode_value(record.value).offset)
+        return found
+
+    def written(self) -> dict[int, int]:
+        """Return the position in the log at which each offset became pending. (A request that arrives once more, after
+        its offset was overtaken, is a new write, as in Kafka.)"""
+        found, pending = {}, dict[bytes, set[int]]()
+        for position, (_, record) in enumerate(self.log):
+            if kind_of(record.key) == RecordKind.PENDING_OFFSETS:
+                value = record.value
+                offsets = {} if value is None else decode_pending(decode_pending_key(record.key), value).offsets
+                now = {one.committed.offset for one in offsets.values()}
+                found.update(dict.fromkeys(now - pending.get(record.key, set()), position))
+                pending[record.key] = now
         return found
 
     def stable(self) -> dict[int, int | None]:
@@ -359,9 +372,11 @@ class TransactionOffsetsWorld(TransactionWorld):
 
     def check(self) -> None:
         super().check()
-        committed = self.groups.committed()
+        committed, written = self.groups.committed(), self.groups.written()
         for partition, offsets in committed.items():
             assert len(set(offsets)) == len(offsets), f"partition {partition}: committed twice: {offsets}"
+            order = [written[offset] for offset in offsets]
+            assert order == sorted(order), f"partition {partition}: a marker set the offset back: {offsets}"
             for offset in offsets:
                 sending = self.sent[offset]
                 assert self.is_committed(sending.identity), (
@@ -373,7 +388,10 @@ class TransactionOffsetsWorld(TransactionWorld):
             if self.is_committed(sending.identity):
                 last[sending.identity, sending.offset.partition] = sending
         for (identity, partition), sending in last.items():
-            found = [each for each in committed.get(partition, []) if self.sent[each].identity == identity]
+            offsets = committed.get(partition, [])
+            found = [each for each in offsets if self.sent[each].identity == identity]
+            if not found and any(written[each] > written[sending.offset.offset] for each in offsets):
+                continue  # overtaken
             assert len(found) == 1, f"{sending.name}: {found} committed, acknowledged {sending.offset.offset}"
             assert found[0] >= sending.offset.offset, f"{sending.name}: {found[0]} came before {sending.offset.offset}"
         self.count("committed offsets", len(last))

@@ -238,6 +238,55 @@ def test_a_later_commit_in_kafkas_log_replaces_the_offset_of_a_transaction(commi
     assert offsets(kafka.replayed()) == ({0: 2, 1: 11, 2: 10} if commit else {0: 2})
 
 
+@pytest.mark.parametrize("later_ends_first", [False, True])
+@pytest.mark.parametrize("later_commits", [False, True])
+def test_of_two_open_transactions_in_kafkas_log_the_later_write_counts(
+    later_ends_first: bool, later_commits: bool
+) -> None:
+    kafka = KafkasLog()
+    for partition in (0, 40):
+        kafka.commit(partition, 10, (7, 3))
+    kafka.commit(0, 20, (8, 3))
+    if later_ends_first:
+        kafka.marker((8, 3), commit=later_commits)
+        assert offsets(kafka.replayed()) == {0: 20 if later_commits else None, 40: None}
+        kafka.marker((7, 3), commit=True)
+    else:
+        kafka.marker((7, 3), commit=True)
+        kafka.marker((8, 3), commit=later_commits)
+    assert offsets(kafka.replayed()) == {0: 20 if later_commits else 10, 40: 10}
+
+
+@pytest.mark.parametrize("order", [(7, 8), (8, 7)])
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_of_two_transactions_that_kafka_left_open_the_later_write_counts(
+    order: tuple[int, int], is_moved: bool
+) -> None:
+    """Headrace ends them, and a replay of the whole log agrees after each end."""
+    kafka = KafkasLog()
+    kafka.commit(0, 10, (7, 3))
+    kafka.commit(0, 20, (8, 3))
+    state_machine = kafka.replayed()
+    for producer in order:
+        kafka.own(state_machine.handle(EndOffsets(producer, 4, True, 2, 1), NOW_MS))
+        assert offsets(kafka.replayed()) == offsets(state_machine)
+        if is_moved:
+            state_machine = kafka.replayed()
+    assert offsets(state_machine) == {0: 20}
+
+
+def test_a_transaction_of_headrace_is_later_than_one_that_kafka_left_open() -> None:
+    kafka = KafkasLog()
+    for partition in (0, 1, 2):
+        kafka.commit(partition, 10, (7, 3))
+    state_machine = kafka.replayed()
+    add_offsets(kafka, state_machine, (8, 3), 20)
+    for producer in (8, 7):
+        kafka.own(state_machine.handle(EndOffsets(producer, 4, True, 2, 1), NOW_MS))
+        assert offsets(kafka.replayed()) == offsets(state_machine)
+    assert offsets(state_machine) == {0: 20, 1: 10, 2: 10}
+
+
 def test_a_transaction_that_kafka_left_open_ends_here() -> None:
     kafka = KafkasLog()
     kafka.commit(0, 10, (7, 3))

@@ -93,6 +93,7 @@ MUTANTS: dict[str, tuple[object, str, Callable[[Any], Any]]] = {
         logic, "_check_marker", lambda _: lambda marker, pending, is_bumping: None,
     ),
     "a delayed request replaces a later offset": (OffsetsLogic, "commit_in_transaction", _without_sequence),
+    "a marker overwrites what was written later": (OffsetsLogic, "_overtaken", lambda _: lambda self, producer_id: {}),
     "an ended transaction takes offsets": (transactions.TransactionsStateMachine, "_add", _adds_without_asking),
 }  # fmt: skip
 

@@ -5,7 +5,8 @@ marker as a control batch. When a coordinator replays a shard that Kafka wrote, 
 batches:
 
     a transactional batch   ->  the pending offsets of its producer (pending.py)
-    a COMMIT marker         ->  the offset commits, and tombstones for the pending offsets
+    a COMMIT marker         ->  the offset commits, tombstones for the pending offsets, and the pending offsets of other
+                                producers without those that were written before the committed ones
     an ABORT marker         ->  tombstones for the pending offsets
     another offset commit   ->  the same commit, and the pending offsets without its partition
 
@@ -48,6 +49,7 @@ class KafkaTransactions:
     #: contain the offsets.
     _open: dict[int, dict[PendingKey, dict[TopicPartition, PendingOffset]]] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=dict)  #: the producers' epochs in their last transactional batches
+    _written: int = 0  #: the number of pending offsets so far, which is the order of the last one
 
     def batch(self, producer_id: int, epoch: int, records: Iterable[Replayed]) -> list[Replayed]:
         """A transactional batch. Raises the errors of ``codec``."""
@@ -58,7 +60,8 @@ class KafkaTransactions:
             if kind_of(key) in _OFFSET_KINDS and value is not None:
                 group_id, partition = decode_key(key)
                 part = key_of(producer_id, group_id, partition)
-                parts.setdefault(part, {})[partition] = PendingOffset(decode_value(value))
+                self._written += 1
+                parts.setdefault(part, {})[partition] = PendingOffset(decode_value(value), order=self._written)
                 changed[part] = timestamp_ms
         return [self._record(part, timestamp_ms) for part, timestamp_ms in changed.items()]
 
@@ -77,11 +80,14 @@ class KafkaTransactions:
                     changed[part] = timestamp_ms
         return [self._record(part, timestamp_ms) for part, timestamp_ms in changed.items()]
 
-    def _overtaken(self, group_id: str, partition: TopicPartition) -> Iterator[PendingKey]:
-        """Remove the pending offsets of a partition, and return the records that contained them."""
+    def _overtaken(self, group_id: str, partition: TopicPartition, order: float = float("inf")) -> Iterator[PendingKey]:
+        """Remove the pending offsets of a partition that were written before ``order``, and return the records that
+        contained them."""
         for producer_id, parts in self._open.items():
             part = key_of(producer_id, group_id, partition)
-            if parts.get(part, {}).pop(partition, None) is not None:
+            one = parts.get(part, {}).get(partition)
+            if one is not None and one.order < order:
+                del parts[part][partition]
                 yield part
 
     def _record(self, part: PendingKey, timestamp_ms: int) -> Replayed:
@@ -93,8 +99,10 @@ class KafkaTransactions:
     def marker(self, producer_id: int, *, commit: bool, timestamp_ms: int) -> list[Replayed]:
         """Convert a marker of the producer's transaction."""
         ended: list[Replayed] = []
+        overtaken: dict[PendingKey, None] = {}
         for part, offsets in self._open.pop(producer_id, {}).items():
             for partition, one in offsets.items() if commit else ():
                 ended.append((encode_key(part.group_id, partition), encode_value(one.committed), timestamp_ms))
+                overtaken.update(dict.fromkeys(self._overtaken(part.group_id, partition, one.order)))
             ended.append((encode_pending_key(part), None, timestamp_ms))
-        return ended
+        return ended + [self._record(part, timestamp_ms) for part in overtaken]

@@ -220,9 +220,11 @@ class OffsetsLogic:
                 added[key] = {} if before is None else dict(before.offsets)
             known = added[key].get(partition)
             # A repetition of this request, or a later request, has arrived before this delayed request.
-            is_delayed = known is not None and 0 < request.sequence < known.sequence
+            is_delayed = known is not None and 0 < request.sequence <= known.sequence
             if not is_delayed:
-                added[key][partition] = PendingOffset(committed, request.sequence)
+                written = self.book.pending.of_partition(request.commit.group_id, partition)
+                order = 1 + max((one.order for _, one in written), default=0)
+                added[key][partition] = PendingOffset(committed, request.sequence, order)
         return {
             key: PendingOffsets(request.epoch, offsets, request.transactional_id, coordinator_epoch)
             for key, offsets in added.items()
@@ -245,19 +247,42 @@ class OffsetsLogic:
         Under version 2, a marker with the epoch of the pending offsets is a late marker of the previous transaction
         (KAFKA-17754). A marker is also late if its coordinator epoch is below the epoch that confirmed the offsets
         (TransactionCoordinatorFencedError). For retention and lag, the commit time is the time of the marker, and not
-        the time at which the offset became pending."""
+        the time at which the offset became pending.
+
+        A commit also removes the pending offsets of other transactions that were written before it, as ``commit``
+        does. Their records come first: if only they reach the log, the repeated marker does the rest."""
         of_producer = self.book.pending.of_producer(request.producer_id)
         is_bumping = request.version >= BUMPING_VERSION
         for pending in of_producer.values():
             _check_marker(request, pending, is_bumping=is_bumping)
         self._verifications.cancel(request.producer_id, request.epoch - 1 if is_bumping else request.epoch)
-        records = _end_records(request, of_producer, now_ms)
+        overtaken = self._overtaken(request.producer_id) if request.commit else {}
+        records = _pending_records(overtaken) + _end_records(request, of_producer, now_ms)
+        for key, after in overtaken.items():
+            self.book.pending.apply(key, after)
         for group_id, pending in list(of_producer.items()):
             for partition, one in pending.offsets.items() if request.commit else ():
                 self._apply(group_id, partition, one.committed._replace(commit_timestamp_ms=now_ms))
             for key in _keys(request.producer_id, group_id, pending):
                 self.book.pending.apply(key, None)
-        return Decision(records)
+        size = sum(record_bytes(*record) for record in records)
+        return Decision(records, is_atomic=not overtaken or size <= self._settings.commit_bytes_max)
+
+    def _overtaken(self, producer_id: int) -> dict[PendingKey, PendingOffsets | None]:
+        """Return the records of other producers without the offsets that were written before those of the producer.
+
+        Records of later offsets that Kafka wrote are written again as they are, because a replay drops Kafka's pending
+        offsets at each commit of their partition (kafka_transactions.py)."""
+        pending, gone = self.book.pending, dict[PendingKey, set[TopicPartition]]()
+        for group_id, of_group in pending.of_producer(producer_id).items():
+            for partition, mine in of_group.offsets.items():
+                for other_id, other in pending.of_partition(group_id, partition):
+                    is_older = other.order < mine.order
+                    is_kafkas = not pending.of_producer(other_id)[group_id].transactional_id
+                    if other_id != producer_id and (is_older or is_kafkas):
+                        found = gone.setdefault(key_of(other_id, group_id, partition), set())
+                        found.update({partition} if is_older else ())
+        return self._without(gone)
 
     def _check_committer(self, request: CommitOffsets, *, in_transaction: bool = False) -> None:
         """A request that names no member may commit in a transaction while the group has members, as in Kafka. Clients

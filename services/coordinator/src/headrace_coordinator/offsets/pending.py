@@ -2,14 +2,19 @@
 verifications. Pure.
 
     key      int16 1006 | msgpack [producer id, group id, topic, part]
-    value    int16 1 | msgpack [producer epoch, transactional id, coordinator epoch, offsets]
+    value    int16 1 | msgpack [producer epoch, transactional id, coordinator epoch, offsets, orders]
              offsets: [partition, sequence, the value of the offset commit as in codec.py] each
+             orders: one number for each of the offsets; older records have none
 
 A record has the pending offsets of one producer in one group, for at most 32 partitions of a topic (one *part*;
 partition 70 is in part 2). A request with offsets therefore rewrites only the parts that it names, and not all pending
 offsets. At a COMMIT marker the shard writes one batch: offset commits, and tombstones for the producer's records. At an
 ABORT marker the shard writes only the tombstones. Kafka writes pending offsets as transactional batches (see
 kafka_transactions.py).
+
+Several open transactions may have an offset of one partition. As in Kafka, the offset that was *written* last counts,
+and not the one whose marker comes last: a COMMIT marker also drops the older pending offsets of its partitions. The
+``order`` of a pending offset says which one is older. It is in the record, because compaction changes positions.
 
 All pending offsets of a producer have the same epoch. Offsets of the next transaction are refused until the marker has
 arrived, as in a partition's log.
@@ -36,10 +41,12 @@ _KIND = int(RecordKind.PENDING_OFFSETS).to_bytes(2, "big")
 
 class PendingOffset(NamedTuple):
     """The offset that a transaction commits for a partition. ``sequence``: the number of the producer's request, which
-    shows whether a request was delayed; 0: the request has no number."""
+    shows whether a request was delayed; 0: the request has no number. ``order``: larger than the order of each pending
+    offset of the partition that was written before; 0: written by an older coordinator."""
 
     committed: CommittedOffset
     sequence: int = 0
+    order: int = 0
 
 
 class PendingKey(NamedTuple):
@@ -72,6 +79,7 @@ class _Value(msgspec.Struct, frozen=True, array_like=True):
     transactional_id: str
     coordinator_epoch: int
     offsets: tuple[tuple[int, int, bytes], ...]
+    orders: tuple[int, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -98,11 +106,10 @@ def decode_pending_key(key: bytes) -> PendingKey:
 
 def encode_pending(pending: PendingOffsets) -> bytes:
     """Encode the value of a record; all its partitions belong to the topic and the part in its key."""
-    offsets = tuple(
-        (partition.partition, one.sequence, encode_value(one.committed))
-        for partition, one in sorted(pending.offsets.items())
-    )
-    value = _Value(pending.epoch, pending.transactional_id, pending.coordinator_epoch, offsets)
+    ascending = sorted(pending.offsets.items())
+    offsets = tuple((partition.partition, one.sequence, encode_value(one.committed)) for partition, one in ascending)
+    orders = tuple(one.order for _, one in ascending)
+    value = _Value(pending.epoch, pending.transactional_id, pending.coordinator_epoch, offsets, orders)
     return VERSION.to_bytes(2, "big") + _encoder.encode(value)
 
 
@@ -118,9 +125,12 @@ def decode_pending(key: PendingKey, value: bytes) -> PendingOffsets:
         found = _value_decoder.decode(value[2:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptLogError(f"cannot decode pending offsets: {error}") from None
+    orders = found.orders or (0,) * len(found.offsets)
+    if len(orders) != len(found.offsets):
+        raise CorruptLogError(f"{len(found.offsets)} pending offsets are listed with {len(orders)} orders")
     offsets = {
-        TopicPartition(key.topic, partition): PendingOffset(decode_value(committed), sequence)
-        for partition, sequence, committed in found.offsets
+        TopicPartition(key.topic, partition): PendingOffset(decode_value(committed), sequence, order)
+        for (partition, sequence, committed), order in zip(found.offsets, orders, strict=True)
     }
     return PendingOffsets(found.epoch, offsets, found.transactional_id, found.coordinator_epoch)
 
