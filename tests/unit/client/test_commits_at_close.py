@@ -114,7 +114,7 @@ def test_consumer_that_is_dropped_ends_its_commits_with_the_same_error(make: Mak
         party.coordinator.may_commit.clear()
         future = consumer.commit_async({T0: 5})
         await party.away_until(lambda: party.coordinator.commits)
-        party.core.abandon()
+        party.core.at_exit()
         with pytest.raises(RequestTimedOutError, match="may or may not"):
             await asyncio.wait_for(future, LIMIT_S)
         with pytest.raises(ClosedError):

@@ -55,6 +55,9 @@ class Io:
     async def run_async(self, work: Coroutine[Any, Any, Any]) -> Any:
         return await self.spawn(work, "asked")
 
+    def finish(self, close: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        self.spawn(close, "close")
+
 
 class Stream:
     """A membership stream, from the member's side: what Membership uses of a Duplex."""

@@ -446,3 +446,15 @@ def test_wrong_credentials_are_named_before_any_connection(keys: dict[str, str],
     with pytest.raises(InvalidConfigError, match=why) as caught:
         login(**keys)
     assert "hush" not in caught.value.message
+
+
+def test_login_at_the_end_of_the_interpreter_needs_no_thread() -> None:
+    """A producer logs in to send its last records, when Python's pools refuse work."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, int)
+        await loop.shutdown_default_executor()
+        assert await session_channel._in_thread(lambda data: data + b"!", b"first message") == b"first message!"
+
+    asyncio.run(scenario())

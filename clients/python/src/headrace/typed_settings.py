@@ -19,6 +19,7 @@ class CommonSettings(TypedDict, total=False):
     bootstrap_timeout_ms: int | None
     request_timeout_ms: int | None
     default_api_timeout_ms: int | None
+    close_timeout_ms: int | None
     retry_backoff_ms: int | None
     retry_backoff_max_ms: int | None
     reconnect_backoff_ms: int | None

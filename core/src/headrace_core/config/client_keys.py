@@ -57,6 +57,14 @@ _COMMON = (
         "default.api.timeout.ms", 60_000, "How long one call of a client's method may take, with all retries.", low=1
     ),
     honoured(
+        "close.timeout.ms",
+        20_000,
+        "How long the close of a client may take in all: close() without timeout, the end of a with block, and the end "
+        "of the process. A producer still sends its records in this time; it warns of those that it could not send.",
+        low=0,
+        source=HEADRACE,
+    ),
+    honoured(
         "retry.backoff.ms", 100, "How long the client waits before the first retry of a request.", kind=Kind.LONG, low=0
     ),
     honoured(

@@ -31,14 +31,18 @@ BLOCKING_THREADS = 4
 
 class StartedThreads(ThreadPoolExecutor):
     """A thread pool that starts all threads when it is created, so that the number of threads does not depend on the
-    load."""
+    load. After the end of the main thread Python's pools start no threads: the pool then refuses work."""
 
     def __init__(self, size: int, name: str) -> None:
         super().__init__(size, thread_name_prefix=name)
         started = threading.Barrier(size + 1)
-        for _ in range(size):
-            self.submit(started.wait)
-        started.wait()
+        try:
+            for _ in range(size):
+                self.submit(started.wait)
+        except RuntimeError:  # the main thread has ended, but another thread uses its first client
+            started.abort()
+        else:
+            started.wait()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -12,9 +12,11 @@ REFUSED_S.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -204,8 +206,13 @@ class _Session:
 
 async def _in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
     """Run the client's part of an exchange, which may read files or call the user's code. Raises HeadraceError."""
+    step = partial(contextvars.copy_context().run, work, *arguments)
     try:
-        return await asyncio.to_thread(work, *arguments)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(None, step)
+        except RuntimeError:  # the interpreter is ending and starts no more threads: a producer sends its last records
+            return step()
+        return await running
     except HeadraceError:
         raise
     except Exception as error:

@@ -38,6 +38,9 @@ from ..models import (
 
 T = TypeVar("T")
 
+#: Seconds that the end of the process waits for the end of the connections.
+CLOSE_S = 3.0
+
 
 class AdminCalls:
     """The calls. Admin calls see this client's own changes (read your writes). The metadata cache keeps the largest
@@ -71,7 +74,7 @@ class AdminCalls:
 
     def at_exit(self) -> None:
         if self.begin_close():
-            self.engine.io.run(self.engine.close(), 3)
+            self.engine.io.finish(self.engine.close(), CLOSE_S)
 
     async def create_topics(
         self, topics: list[NewTopic | str], timeout: float | None, validate_only: bool

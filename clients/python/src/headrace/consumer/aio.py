@@ -65,7 +65,7 @@ class AsyncConsumer(ConsumerFace):
         self._core = ConsumerCore(resolve(CONSUMER, config, settings))
         self._steps = AsyncSteps()
         self._closing: asyncio.Task[None] | None = None
-        self._finalizer = weakref.finalize(self, self._core.abandon)
+        self._finalizer = weakref.finalize(self, self._core.at_exit)
         self._finalizer.atexit = False
 
     @classmethod

@@ -57,7 +57,7 @@ class Consumer(ConsumerFace):
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
         self._core = ConsumerCore(resolve(CONSUMER, config, settings))
         self._iterator: Iterator[Record] | None = None
-        self._finalizer = weakref.finalize(self, self._core.abandon)
+        self._finalizer = weakref.finalize(self, self._core.at_exit)
         self._finalizer.atexit = False
 
     @classmethod

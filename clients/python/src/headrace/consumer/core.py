@@ -17,6 +17,7 @@ from ..engine.io_thread import forget
 from ..engine.offsets import ISOLATION, list_offsets
 from ..faces import several, where
 from ..group.commits import GroupOffsets
+from ..group.membership import LEAVE_S
 from ..models import OffsetAndMetadata, OffsetAndTimestamp
 from .group import Callbacks, GroupConsumer, check_group, not_both, subscription_of
 from .positions import reset_timestamp
@@ -180,16 +181,13 @@ class ConsumerCore:
         await self.reading.fetcher.close()
         await self.engine.close()
 
-    def abandon(self) -> None:
+    def at_exit(self) -> None:
+        """Leave the group without a commit, because the program has not closed the consumer."""
         if self.begin_close():
-            self.engine.io.call(lambda: self.engine.io.spawn(self.shut_down(), "headrace-abandoned"))
+            self.engine.io.finish(self.shut_down(), LEAVE_S + 2)
 
     def after_fork(self) -> None:
         self.reading.state = "forked"
-
-    def at_exit(self) -> None:
-        if self.begin_close():
-            self.engine.io.run(self.shut_down(), 5)  # (leaving the group may take 3 of the 5 seconds)
 
     def metric_values(self) -> dict[str, float]:
         return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())

@@ -66,6 +66,7 @@ class Engine:
         self.backoff = Backoff(config)
         self.request_timeout_s: float = config["request.timeout.ms"] / 1000
         self.api_timeout_s: float = config["default.api.timeout.ms"] / 1000
+        self.close_timeout_s: float = config["close.timeout.ms"] / 1000
         self.create_topics: bool = config["allow.auto.create.topics"]
         self.metadata = MetadataCache(config, self.connections)
         self._keepers: list[asyncio.Task[None]] = []

@@ -144,6 +144,8 @@ async def why_unreachable(address: str, error: HeadraceError, timeout_s: float, 
         await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError as failure:
         return f"the name {host!r} cannot be resolved ({failure.strerror or failure})"
+    except RuntimeError:  # the main thread has ended, so Python starts no thread that could look up the name
+        return error.message
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))

@@ -22,10 +22,12 @@ import errno
 import gc
 import logging
 import os
+import sys
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -38,17 +40,18 @@ from ..callbacks import refuse_to_wait, set_io_thread
 logger = logging.getLogger("headrace")
 T = TypeVar("T")
 
-
-class Tenant(Protocol):
-    """A client or a cluster that uses the I/O thread: it is notified after a fork (in the child) and when the process
 #: Called on the I/O thread with the task of a call for which the program no longer waits.
 Interrupted = Callable[[asyncio.Task[Any]], object]
 
+
+class Tenant(Protocol):
+    """A client or a cluster that uses the I/O thread: it is notified after a fork (in the child) and when the process
     ends."""
 
     def after_fork(self) -> None: ...
 
-    def at_exit(self) -> None: ...
+    def at_exit(self) -> None:
+        """A client begins its close (``IoThread.finish``); a cluster stops."""
 
 
 class IoThread:
@@ -127,16 +130,16 @@ class IoThread:
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if caller is not None and caller.cancelling():
+                future.cancel()
                 raise
             raise interrupted_error() from None
-
-    def call(self, function: Callable[..., object], *arguments: Any) -> None:
-                future.cancel()
-        """Schedule ``function`` on the I/O thread; callable from any thread. ``call`` does nothing while the process
-        ends."""
         except GeneratorExit:  # the caller's event loop has ended
             future.cancel()
             raise
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Schedule ``function`` on the I/O thread; callable from any thread. ``call`` does nothing while the process
+        ends."""
         with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: the process is ending
             self.loop.call_soon_threadsafe(function, *arguments)
 
@@ -157,6 +160,19 @@ class IoThread:
             if failed is not None:
                 failed(task.get_name(), error)
 
+    def finish(self, close: Coroutine[Any, Any, None], timeout_s: float, left: Callable[[], str] = str) -> None:
+        """Run the close of a client that the program has not closed. The end of the process waits for it, at most
+        ``timeout_s``, and then warns of what it ``left``. The garbage collector may call ``finish``, in any thread."""
+        closing = self.submit(close)
+        _closes[closing] = timeout_s, left
+        closing.add_done_callback(self._has_closed)
+
+    def _has_closed(self, closing: concurrent.futures.Future[None]) -> None:
+        _closes.pop(closing, None)
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            context = {"message": "the close of a client that the program has not closed failed", "exception": error}
+            self.loop.call_exception_handler(context)  # logged to stderr, whatever the program logs
+
     def stop(self) -> None:
         """End the thread. Close all clients before you call ``stop``."""
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -166,24 +182,6 @@ class IoThread:
 class _Outcome(concurrent.futures.Future[T]):
     """The result of a coroutine that runs on the I/O thread. A callback on the I/O thread cannot wait for the result of
     a coroutine on that thread (``refuse_to_wait``)."""
-
-    def settle(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            super().cancel()
-        if not self.set_running_or_notify_cancel():
-            return
-        if (error := task.exception()) is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(task.result())
-
-    def result(self, timeout: float | None = None) -> T:
-        if not self.done():
-            refuse_to_wait("result()")
-        try:
-            return super().result(timeout)
-        finally:
-            del self  # drop ``self``: the traceback of the error keeps this frame
 
     def __init__(self, io: IoThread, interrupted: Interrupted) -> None:
         super().__init__()
@@ -206,6 +204,24 @@ class _Outcome(concurrent.futures.Future[T]):
         interrupted, self._interrupted = self._interrupted, None
         if interrupted is not None:
             interrupted(self._task)
+
+    def settle(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            super().cancel()
+        if not self.set_running_or_notify_cancel():
+            return
+        if (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+    def result(self, timeout: float | None = None) -> T:
+        if not self.done():
+            refuse_to_wait("result()")
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # drop ``self``: the traceback of the error keeps this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():
@@ -238,17 +254,21 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> 
 
 _lock = threading.Lock()
 _current: IoThread | None = None
-_tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+#: The tenants by their ids. (A WeakSet cannot be copied while another thread, or the garbage collector, removes one.)
+_tenants: dict[int, weakref.ref[Any]] = {}
 # Stop in-process clusters last, because the clients of this thread need the cluster until they are closed.
 _last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Closes in the background: how many seconds the end of the process waits, and what is lost without the close.
+_closes: dict[concurrent.futures.Future[None], tuple[float, Callable[[], str]]] = {}
 _leaves_before_pools = False
+_is_ending = False  # the process closes its clients, and opens no new ones
 _grpc_before_fork = False
 _unusable = False  # True in a child process whose parent had open connections
 
 
 def io_thread() -> IoThread:
     """Return the process's I/O thread; the first call starts it. Raises IllegalStateError in a forked child process
-    that cannot have an I/O thread."""
+    that cannot have an I/O thread, and at the end of the process."""
     global _current
     if _unusable:
         raise IllegalStateError(
@@ -256,24 +276,37 @@ def io_thread() -> IoThread:
             "child: start the child with spawn (multiprocessing.set_start_method('spawn')), or close all clients "
             "before the fork"
         )
+    if _is_ending:
+        raise IllegalStateError(
+            "the process is ending, and Headrace has closed its clients: use a client earlier, or in a function that "
+            "atexit.register got after `import headrace`"
+        )
     with _lock:
         if _current is None:
             _current = IoThread()
             set_io_thread(_current.thread)
+            if not _before_threads_are_joined(_close_in_child):
+                _close_in_child()  # the main thread has ended
         return _current
 
 
 def register(tenant: Tenant, *, last: bool = False) -> None:
     """Notify ``tenant`` of forks and of the process's end as long as other objects refer to ``tenant``. ``last``:
     notify this tenant after all other tenants."""
-    _tenants.add(tenant)
+    key = id(tenant)
+    _tenants[key] = weakref.ref(tenant, lambda _: _tenants.pop(key, None))
     if last:
         _last_to_leave.add(tenant)
 
 
 def forget(tenant: Tenant) -> None:
-    _tenants.discard(tenant)
+    _tenants.pop(id(tenant), None)
     _last_to_leave.discard(tenant)
+
+
+def _here() -> list[Tenant]:
+    found = [reference() for reference in list(_tenants.values())]
+    return [tenant for tenant in found if tenant is not None]
 
 
 def leave_before_pools() -> None:
@@ -282,10 +315,37 @@ def leave_before_pools() -> None:
     have stopped. Python also joins the program's other threads at interpreter exit."""
     global _leaves_before_pools
     with _lock:
-        register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses this private hook too
-        if register_atexit is not None and not _leaves_before_pools:
+        if not _leaves_before_pools:
             _leaves_before_pools = True
-            register_atexit(_at_exit)
+            _before_threads_are_joined(_at_exit)
+
+
+def _before_threads_are_joined(work: Callable[[], object]) -> bool:
+    """Call ``work`` when the interpreter ends, before it joins the program's other threads. Returns False if it joins
+    them already."""
+    try:
+        threading._register_atexit(work)  # type: ignore[attr-defined]  # concurrent.futures uses this private hook too
+    except RuntimeError:
+        return False
+    except AttributeError:
+        pass
+    return True
+
+
+def _close_in_child() -> None:
+    """Close the clients of a child of multiprocessing, which ends with os._exit, without atexit. Its other threads may
+    use the clients until they end, so a thread, which Python joins too, waits for them first."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None and _current is not None:
+        threading.Thread(target=_after_other_threads, name="headrace-exit", daemon=False).start()
+
+
+def _after_other_threads() -> None:
+    own = threading.current_thread(), threading.main_thread()
+    while others := [each for each in threading.enumerate() if each not in own and not each.daemon]:
+        for thread in others:
+            thread.join()
+    _at_exit()
 
 
 def forked_error(what: str) -> IllegalStateError:
@@ -327,7 +387,7 @@ def _native_threads() -> list[str]:
 def _before_fork() -> None:
     """Let the garbage collector free closed clients, so that the child process can start its own I/O thread."""
     global _grpc_before_fork
-    if _current is not None and not _tenants and _grpc_is_alive():
+    if _current is not None and not _tenants and not _closes and _grpc_is_alive():
         gc.collect()
         give_up = time.monotonic() + 1.0
         while _grpc_is_alive() and time.monotonic() < give_up:
@@ -336,29 +396,66 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _current, _lock, _unusable
+    global _current, _lock, _unusable, _is_ending
     _lock = threading.Lock()
     _unusable = _unusable or bool(_tenants) or _grpc_before_fork
     _current = None
+    _is_ending = False
     set_io_thread(None)
-    for tenant in list(_tenants):
+    for tenant in _here():
         tenant.after_fork()
     _tenants.clear()
     _last_to_leave.clear()
+    _closes.clear()
 
 
 def _at_exit() -> None:
-    global _current
-    for tenant in sorted(_tenants, key=lambda tenant: tenant in _last_to_leave):
+    """Close the clients that the program has left open, all at the same time. Then stop the clusters of this
+    process."""
+    global _current, _is_ending
+    _is_ending = True
+    tenants = _here()
+    try:
+        _leave(tenant for tenant in tenants if tenant not in _last_to_leave)
+        _await_closes()
+    finally:
+        _leave(tenant for tenant in tenants if tenant in _last_to_leave)
+        with _lock:
+            thread, _current = _current, None
+        if thread is not None:
+            thread.stop()
+            set_io_thread(None)
+
+
+def _leave(tenants: Iterable[Tenant]) -> None:
+    for tenant in tenants:
         try:
             tenant.at_exit()
         except Exception:
             logger.exception("closing %r at exit failed", tenant)
-    with _lock:
-        thread, _current = _current, None
-    if thread is not None:
-        thread.stop()
-        set_io_thread(None)
+
+
+def _await_closes() -> None:
+    """Wait for the closes in the background, each at most its time. Warn of what they leave, also after Ctrl-C."""
+    began = time.monotonic()
+    try:
+        while _closes:
+            waiting = dict(_closes)
+            left_s = began + max(timeout_s for timeout_s, _ in waiting.values()) - time.monotonic()
+            if left_s <= 0:
+                return
+            done, _ = concurrent.futures.wait(waiting, left_s, concurrent.futures.FIRST_COMPLETED)
+            for closing in done:
+                _closes.pop(closing, None)
+    finally:
+        if lost := [text for _, left in list(_closes.values()) if (text := left())]:
+            lose("; ".join(lost))
+
+
+def lose(text: str) -> None:
+    """Warn of records that are lost in the background, each time: Python shows a repeated warning once for a line."""
+    logger.warning("%s", text)
+    warnings.warn_explicit(text, RuntimeWarning, "headrace", 0, registry={})
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

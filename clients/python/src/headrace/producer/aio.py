@@ -55,7 +55,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
         core = self._core = ProducerCore(values, slow)
         slow.core = weakref.ref(core)
         super().__init__(core.accumulator)
-        self._finalizer = weakref.finalize(self, core.abandon)
+        self._finalizer = weakref.finalize(self, core.at_exit)
         self._finalizer.atexit = False
 
     @classmethod
@@ -241,8 +241,9 @@ class AsyncProducer(Face, NativeAsyncProducer):
         return AwaitableDict(self._core.sender.partition_metrics.values())
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close the producer."""
-        timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
+        """Send the remaining records, then close the producer (``timeout`` in seconds, None: close.timeout.ms). Records
+        without an outcome after this time fail, with a RuntimeWarning that counts them."""
+        timeout_s = self._core.engine.close_timeout_s if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
         await self._core.close_async(timeout_s)
 

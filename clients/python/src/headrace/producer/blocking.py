@@ -67,7 +67,7 @@ class Producer(Face, NativeProducer):
         core = self._core = ProducerCore(values, slow.send)
         slow.core = weakref.ref(core)
         super().__init__(core.accumulator)
-        self._finalizer = weakref.finalize(self, core.abandon)
+        self._finalizer = weakref.finalize(self, core.at_exit)
         self._finalizer.atexit = False  # not at exit: the core's own finalizer waits there
 
     @classmethod
@@ -281,9 +281,10 @@ class Producer(Face, NativeProducer):
         return self._core.sender.partition_metrics.values()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close the producer."""
+        """Send the remaining records, then close the producer (``timeout`` in seconds, None: close.timeout.ms). Records
+        without an outcome after this time fail, with a RuntimeWarning that counts them."""
         refuse_to_wait()
-        timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
+        timeout_s = self._core.engine.close_timeout_s if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
         self._core.close(timeout_s)
 

@@ -29,7 +29,7 @@ from headrace_core.plurals import counted
 from ..accumulator import Accumulator, NoSuchPartition, TopicQueues
 from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
 from ..engine.client import Engine
-from ..engine.io_thread import call_in, closed_error, forget, forked_error
+from ..engine.io_thread import call_in, closed_error, forget, forked_error, lose
 from ..engine.metadata import Snapshot, TopicInfo
 from ..faces import several, where
 from ..metrics import Metrics
@@ -49,10 +49,15 @@ logger = logging.getLogger("headrace")
 #: States of the accumulator. HELD: a transactional producer may not send now, because no transaction is open.
 OPEN, CLOSED, FORKED, HELD = 0, 1, 2, 3
 
-#: Seconds for which the end of the process waits until the remaining records are sent.
-EXIT_FLUSH_S = 10.0
+#: Seconds that the end of a closed producer's connections may take; it continues in the background.
+SHUT_DOWN_S = 1.0
 
 _UNTRACED: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def _warn_caller(text: str) -> None:
+    logger.warning("%s", text)
+    warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 class ProducerCore:
@@ -86,6 +91,7 @@ class ProducerCore:
         self._applied: dict[str, TopicInfo] = {}  # the metadata that each topic's queues have
         self.engine.metadata.listeners.append(self._on_snapshot)
         self._closing = threading.Lock()
+        self._is_abandoned = False
         #: The result of ``shut_down``, which runs once; None until a close has sent the remaining records.
         self._ending: concurrent.futures.Future[None] | None = None
         self._flushing = threading.Lock()
@@ -361,51 +367,51 @@ class ProducerCore:
             self.end_flush()
 
     def not_flushed(self, timeout_s: float | None) -> DeliveryTimeoutError:
-        left = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
         return DeliveryTimeoutError(
-            f"{counted(left, 'record')} not acknowledged after {timeout_s:g} s of flush(); the producer still sends "
-            "them: wait longer"
+            f"{counted(self.unacknowledged(), 'record')} not acknowledged after {timeout_s:g} s of flush(); the "
+            "producer still sends them: wait longer"
         )
 
-    def close(self, timeout_s: float | None) -> None:
-        """Abort the open transaction, flush, then close. Records that have no outcome after ``timeout_s`` fail, with a
-        warning. An interrupted close (Ctrl-C) ends at once: it fails the remaining records, and closes. A repeated
-        close completes what an interrupted close has left."""
+    def close(self, timeout_s: float) -> None:
+        """Abort the open transaction, flush, then close. Records that have no outcome after ``timeout_s`` in all fail,
+        with a warning. An interrupted close (Ctrl-C) ends at once: it fails the remaining records, and closes. A
+        repeated close completes what an interrupted close has left."""
         refuse_to_wait()
         if not self._begin_close():
             return
-        left: DeliveryTimeoutError | None = None
+        deadline, why = time.monotonic() + timeout_s, "it was interrupted"
         try:
             if (transactions := self.transactions) is not None:
                 with contextlib.suppress(TimeoutError, ClosedError):  # ClosedError: another thread's close was faster
                     self.engine.io.run(transactions.close(), timeout_s)
-            self.flush(timeout_s)
-        except DeliveryTimeoutError as error:
-            left = error
+            self.flush(max(deadline - time.monotonic(), 0))
+        except DeliveryTimeoutError:
+            why = f"its timeout of {timeout_s:g} s is over"
         finally:
             try:
-                self.end_close(left)
+                self.end_close(why)
             finally:  # also if the program turns warnings into errors
-                self._end().result(10)
+                with contextlib.suppress(TimeoutError):  # it continues in the background
+                    self._end().result(SHUT_DOWN_S)
 
-    async def close_async(self, timeout_s: float | None) -> None:
+    async def close_async(self, timeout_s: float, warn: Callable[[str], object] = _warn_caller) -> None:
         """Close the producer like ``close``, from another event loop. A cancelled close is an interrupted close."""
         if not self._begin_close():
             return
-        left: DeliveryTimeoutError | None = None
+        deadline, why = time.monotonic() + timeout_s, "it was interrupted"
         try:
             if (transactions := self.transactions) is not None:
                 with contextlib.suppress(TimeoutError, ClosedError):
                     async with asyncio.timeout(timeout_s):
                         await self.engine.io.run_async(transactions.close())
-            await self.flush_async(timeout_s)
-        except DeliveryTimeoutError as error:
-            left = error
+            await self.flush_async(max(deadline - time.monotonic(), 0))
+        except DeliveryTimeoutError:
+            why = f"its timeout of {timeout_s:g} s is over"
         finally:
             try:
-                self.end_close(left)
+                self.end_close(why, warn)
             finally:
-                await asyncio.shield(asyncio.wrap_future(self._end()))
+                await asyncio.shield(asyncio.wait([asyncio.wrap_future(self._end())], timeout=SHUT_DOWN_S))
 
     def _begin_close(self) -> bool:
         """Refuse further sends. Returns whether the caller must complete the close: also in a repeated close, because
@@ -428,13 +434,18 @@ class ProducerCore:
                 self._ending = self.engine.io.submit(self.shut_down())
             return self._ending
 
-    def end_close(self, left: HeadraceError | None) -> None:
+    def end_close(self, why: str, warn: Callable[[str], object] = _warn_caller) -> None:
         """Log a warning if records without an outcome are dropped at close."""
-        count = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
-        if count:
-            text = f"a producer was closed with {counted(count, 'record')} unacknowledged; each future has its error"
-            logger.warning("%s (%s)", text, left)
-            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        if count := self.unacknowledged():
+            warn(
+                f"a producer ({', '.join(self.shown()[:-1])}) was closed with {counted(count, 'record')} "
+                f"unacknowledged, because {why}: each future has its error; close(timeout=...) may wait longer than "
+                "close.timeout.ms"
+            )
+
+    def unacknowledged(self) -> int:
+        """The number of records without an outcome."""
+        return sum(batch.count for batch in self.accumulator.snapshot_unfinished())
 
     async def shut_down(self) -> None:
         await self.sender.close()
@@ -448,9 +459,9 @@ class ProducerCore:
         self.transactions = self.sender.transactions = self.sender.identity = None
         self.accumulator.close()
 
-    def abandon(self) -> None:
-        """Send the remaining records in the background, then close, because the program dropped the producer without
-        ``close``."""
+    def at_exit(self) -> None:
+        """Send the remaining records in the background, then close, because the program has dropped the producer, or
+        ends."""
         if self.accumulator.state in (CLOSED, FORKED):
             return
         # An unused producer has sent nothing, so close it at once: a concurrent first call then raises the error of a
@@ -458,19 +469,24 @@ class ProducerCore:
         if not self.engine.is_used:
             self.accumulator.state = CLOSED
             self._release()
-        else:
-            self.engine.io.call(lambda: self.engine.io.spawn(self._flush_and_close(), "headrace-abandoned"))
+        elif not self._is_abandoned:
+            self._is_abandoned = True
+            close = self.close_async(self.sender.delivery_timeout_s, lose)
+            self.engine.io.finish(close, self.engine.close_timeout_s, self._left_at_exit)
 
-    async def _flush_and_close(self) -> None:
-        await self.close_async(self.sender.delivery_timeout_s)
+    def _left_at_exit(self) -> str:
+        if not (count := self.unacknowledged()):
+            return ""
+        return (
+            f"a producer ({', '.join(self.shown()[:-1])}) was open at the end of the process, which leaves "
+            f"{counted(count, 'record')} unacknowledged; close it (with Producer(...) as producer), or raise "
+            f"close.timeout.ms={self.engine.close_timeout_s * 1000:g}"
+        )
 
     def after_fork(self) -> None:
         self.accumulator.state = FORKED
         # Replace the lock, because a thread that exists only in the parent process may have locked the old lock.
         self._closing = threading.Lock()
-
-    def at_exit(self) -> None:
-        self.close(EXIT_FLUSH_S)
 
     # --- metrics ---------------------------------------------------------------------------------------------------
 
