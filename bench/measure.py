@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "bench"
 PYTHON = sys.executable
 REMOVAL_DELAY_MS = 1_000  #: Delay before the nodes of both systems remove the files of a deleted topic.
-FAILURES = (RuntimeError, OSError, KeyError, ValueError)  #: What fails a workload, but not the run.
+#: What fails a workload, but not the run.
+FAILURES = (RuntimeError, OSError, KeyError, ValueError, subprocess.SubprocessError)
 
 #: Units of rates: a larger figure is better; in all other units a smaller figure is better.
 RATES = frozenset({"rec/s", "req/s", "rows/s", "txn/s", "MiB/s"})

@@ -153,7 +153,7 @@ class Ours:
             found = self.cluster.bench("latency", topic, *arguments)
             busy_ms = (cpu_seconds(pids) - before) / 3 / records * 1e3
         if acks == "all" and rate <= 1_000:
-            chain_alone(self.samples, f"{rate_name(rate)}-busy", rate, busy_ms)
+            chain_alone(self.samples, f"{rate_name(rate)}-busy", rate, self.sizes.seconds / 2, busy_ms)
         for quantile in ("p50", "p99", "p999", "max"):
             label = f"headrace.rf3.latency.{rate_name(rate)}.{quantile}.{self.policy}"
             label += "" if acks == "all" else f".acks-{acks}"
@@ -267,21 +267,20 @@ class Kafkas:
             self.samples.add(label, found["latency_ms"][quantile], "ms")
 
 
-def floors(samples: Samples) -> None:
+def floors(samples: Samples, seconds: float) -> None:
     """Current cost of one forced write and one round trip: acks=all may take this much longer than acks=1."""
     WORK.mkdir(parents=True, exist_ok=True)
     samples.add("floor.fdatasync", fdatasync_ms(WORK), "ms")
     found = echo.measure("echo", size=200, streams=1, processes=1, in_flight=1, seconds=2.0)
     samples.add("floor.echo", 1e3 / found["messages_per_s"], "ms")
     for rate in (0, 1_000):
-        chain_alone(samples, rate_name(rate), rate, 0)
+        chain_alone(samples, rate_name(rate), rate, seconds / 2, 0)
 
 
-def chain_alone(samples: Samples, name: str, rate: int, busy_ms: float) -> None:
+def chain_alone(samples: Samples, name: str, rate: int, seconds: float, busy_ms: float) -> None:
     """Records of the latency cases through chain.py, from send to receipt; each node computes for ``busy_ms``."""
-    found = chain.measure(
-        WORK, size=RECORD_BYTES, every_s=1 / rate if rate else 0, count=5 * (rate or 1_000), busy_ms=busy_ms
-    )
+    count = int(seconds * (rate or 1_000))
+    found = chain.measure(WORK, size=RECORD_BYTES, every_s=1 / rate if rate else 0, count=count, busy_ms=busy_ms)
     for quantile, value in found["received"].items():
         samples.add(f"floor.chain.{name}.{quantile}", value, "ms")
 
@@ -327,7 +326,7 @@ def main() -> int:
         memory(samples, cluster, kafka, "idle")
         for number in range(asked.rounds):
             emit(round=number + 1, of=asked.rounds)
-            run_steps(samples, [("floors", lambda: floors(samples))], asked.only)
+            run_steps(samples, [("floors", lambda: floors(samples, sizes.seconds))], asked.only)
             if kafka is not None:
                 run_steps(samples, Kafkas(kafka, samples, sizes, number).steps(), asked.only)
             for policy in policies:

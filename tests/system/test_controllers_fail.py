@@ -1,8 +1,7 @@
 """Three real controllers, whose leader is killed or frozen again and again while clients write. A new leader takes over
 within seconds, and in the end every controller has all acknowledged changes.
 
-With ``HEADRACE_FULL_KILLS=1`` (``make verify``) the test kills more often, and allows three seconds
-(``make bench-quorum`` kills 60 times, and measures on an otherwise idle machine).
+With ``HEADRACE_FULL_KILLS=1`` (``make verify``) the test kills more often, and allows three seconds.
 """
 
 from __future__ import annotations

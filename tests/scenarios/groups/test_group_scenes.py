@@ -30,7 +30,7 @@ from tests.worlds.readers import (
 )
 
 STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
-#: Limit for a partition that does not move in a rebalance. (docs/performance/groups.md has measured values. The limit
+#: Limit for a partition that does not move in a rebalance. (docs/sizing.md has measured values. The limit
 #: is for a slow machine that runs other tests too, and is far below the session timeout of 45 s.)
 STANDSTILL_MAX_S = 15.0
 
@@ -311,8 +311,7 @@ def test_an_iteration_commits_by_itself_in_the_middle_of_a_fetched_part(bootstra
 
 
 def test_lag_grows_while_one_consumer_is_too_slow_and_ten_bring_it_down(bootstrap: str) -> None:
-    """500 records arrive per second, one consumer can process 100. (``bench/groups.py`` measures with 5,000 and 1,000
-    records per second.)"""
+    """500 records arrive per second, one consumer can process 100."""
     topic = new_topic(bootstrap, 10)
     work = threading.Event()  # never set: a handler that takes 10 ms
     handling = {"handle": lambda _: work.wait(0.01), "max_records": 20, "settings": {"auto.commit.interval.ms": 200}}

@@ -20,7 +20,7 @@ TINY_BYTES, TINY_TOPICS = MIB, 500
 #: A topic is too wide if it has WIDE_PARTITIONS partitions, and more than PARTITIONS_A_MEMBER for each member of its
 #: largest group.
 WIDE_PARTITIONS, PARTITIONS_A_MEMBER = 100, 10
-#: The largest number of replicas per broker that `make bench-partitions` has measured.
+#: The largest number of replicas per broker that was measured (docs/sizing.md).
 REPLICAS_A_BROKER = 5_000
 #: The part of a disk that one topic without limits may take.
 UNLIMITED_SHARE = 0.1
