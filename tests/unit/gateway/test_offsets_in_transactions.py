@@ -81,12 +81,13 @@ def test_a_member_of_an_old_epoch_ends_the_transaction_and_not_the_producer(
     assert _seen(error("refused"), version) == seen.number
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize(
     ("version", "seen"),
     [(3, InvalidTxnStateError), (4, TransactionAbortableError), (5, InvalidTxnStateError)],
 )
 def test_a_producer_of_transaction_version_1_that_knows_it_gets_transaction_abortable(
-    version: int, seen: type[HeadraceError]
+    version: int, seen: type[HeadraceError], is_whole: bool
 ) -> None:
     """Nodes answer INVALID_TXN_STATE to all producers of version 1. It ends the producer of Kafka 3.8."""
-    assert _seen(InvalidTxnStateError("not in the transaction"), version, is_whole=False) == seen.number
+    assert _seen(InvalidTxnStateError("not in the transaction"), version, is_whole=is_whole) == seen.number

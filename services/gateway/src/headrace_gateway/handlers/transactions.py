@@ -72,7 +72,7 @@ _ABORTABLE_FROM = {
     Api.INIT_PRODUCER_ID: 5,
     Api.ADD_PARTITIONS_TO_TXN: 5,
     Api.ADD_OFFSETS_TO_TXN: 4,
-    Api.END_TXN: 4,
+    Api.END_TXN: 1_000,  # always INVALID_TXN_STATE, as in Kafka: Flink's committer goes on only after this error
     Api.TXN_OFFSET_COMMIT: 4,
 }
 
@@ -323,13 +323,11 @@ async def txn_offset_commit(call: Call, request: Message) -> Fields:
                 asked,
                 call.settings.request_timeout_ms,
             )
+            codes = [of_coordinator(found.error.code) for found in answer.results]
         except HeadraceError as error:
-            for result, _ in page:
-                result["error_code"] = _number(call, without_epochs(error))
-            continue
-        for (result, _), found in zip(page, answer.results, strict=True):
-            code = of_coordinator(found.error.code)
-            is_abortable = _ABORTABLE_FROM[Api.TXN_OFFSET_COMMIT] <= call.version < _VERSION_2
+            codes = [_number(call, without_epochs(error))] * len(page)
+        is_abortable = _ABORTABLE_FROM[Api.TXN_OFFSET_COMMIT] <= call.version < _VERSION_2
+        for (result, _), code in zip(page, codes, strict=True):
             result["error_code"] = abortable(code) if is_abortable else code
     return {"topics": topics}
 
