@@ -26,7 +26,7 @@ def test_nodes_change_to_tls_one_by_one_and_no_send_fails(monkeypatch: pytest.Mo
         values = properties(state, node, directory)
         if mode[0] == "open":
             return values
-        security.prepare(directory, state.nodes)
+        security.prepare(directory, state.nodes, state.bootstrap_servers)
         keys = security.node_keys(directory, state, node)
         del keys["authorizer.class.name"]  # the clients stay anonymous
         keys["listener.security.protocol.map"] = "client:PLAINTEXT,internal:SSL,gateway:SSL"

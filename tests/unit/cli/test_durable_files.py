@@ -66,7 +66,8 @@ def test_the_passwords_of_a_secure_cluster_are_as_durable_as_its_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
-    security.prepare(tmp_path, cluster().nodes)
+    security.prepare(tmp_path, cluster().nodes, "127.0.0.1:9095")
+    assert "\nbootstrap.servers=127.0.0.1:9095\n" in security.client_properties_path(tmp_path).read_text()
     assert disk.replaces_durably("admin.password")
     assert disk.replaces_durably("token.secret")
     assert mode_of(security.admin_password_path(tmp_path)) == 0o600

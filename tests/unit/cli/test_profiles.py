@@ -173,3 +173,22 @@ def test_no_command_prints_the_passwords_of_a_profile(profiles: Path, capsys: py
     assert "  sasl.jaas.config=[hidden]\n" in printed
     assert "  sasl.mechanism=SCRAM-SHA-512\n" in printed
     assert "pl4nted" in (profiles / "locked.properties").read_text()
+
+
+def test_the_file_of_command_config_names_the_cluster_unless_an_address_is_typed(
+    profiles: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=file:9095\n")
+    words = ("topics", "list", "--command-config", str(path))
+    assert asked.servers(*words) == "file:9095"
+    assert run(["profile", "use", "stage"]) == 0
+    assert asked.servers(*words) == "file:9095"
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", "env:9095")
+    assert asked.servers(*words) == "file:9095", "the file is typed, the address is not"
+    assert asked.servers(*words, "-b", "typed:9095") == "typed:9095"
+    monkeypatch.setenv("HEADRACE_COMMAND_CONFIG", str(path))
+    assert asked.servers("topics", "list") == "env:9095"
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS")
+    assert asked.servers("topics", "list") == "file:9095"
+    assert asked.servers("topics", "list", "--profile", "stage") == "stage:9095"

@@ -1,9 +1,8 @@
 """The common options of client commands (``--bootstrap``, ``--profile``, ``-X``), and the client configuration that
 they give.
 
-The address of the cluster comes from the first source that is set: ``--bootstrap`` and ``--profile``,
-``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile of ``headrace profile use``, the default address. If
-the default address is a broker of a local cluster, all brokers of that cluster are used (local/finding.py).
+The address of the cluster comes from the first source that is set (docs/cli/README.md). If the default address is a
+broker of a local cluster, all brokers of that cluster are used (local/finding.py).
 """
 
 from __future__ import annotations
@@ -44,12 +43,14 @@ def _servers_here(default: str) -> str:
 
 
 def is_given(context: typer.Context, name: str, *, only_typed: bool = False) -> bool:
-    """Whether the user gave the option: by flag, environment or profile. With ``only_typed``, environment and profile
-    are ignored, and only a flag makes the result True."""
+    """Whether the user gave the option: by flag, environment, profile or --command-config. With ``only_typed``, only a
+    flag makes the result True."""
     if only_typed:
         return _is_typed(context, name)
     profile = _chosen.get()
     if name == "bootstrap" and profile is not None and "bootstrap.servers" in profile.values:
+        return True
+    if name == "bootstrap" and "bootstrap.servers" in _from_file("admin"):
         return True
     return _source(context, name) in ("COMMANDLINE", "ENVIRONMENT")
 
@@ -106,11 +107,13 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
     def with_profile(
         *, typer_context: typer.Context, profile_name: str | None, command_config: Path | None, **given: Any
     ) -> None:
-        profile, given["bootstrap"] = _cluster(typer_context, profile_name, given["bootstrap"], given.get("data"))
-        if own_context is not None:
-            given[own_context] = typer_context
-        before, file_before = _chosen.set(profile), _config_file.set(command_config)
+        file_before = _config_file.set(command_config)
+        before = _chosen.set(None)
         try:
+            profile, given["bootstrap"] = _cluster(typer_context, profile_name, given["bootstrap"], given.get("data"))
+            _chosen.set(profile)
+            if own_context is not None:
+                given[own_context] = typer_context
             command(**given)
         finally:
             _chosen.reset(before)
@@ -138,6 +141,8 @@ def _cluster(context: typer.Context, profile_name: str | None, bootstrap: str, d
     servers = None
     if profile is not None and not _outranks(context, "bootstrap", "profile_name"):
         servers = profile.keys_of("admin").get("bootstrap.servers")
+    if data is None and not _outranks_file(context):
+        servers = _from_file("admin").get("bootstrap.servers", servers)
     if servers is None and not is_given(context, "bootstrap") and data is None:
         servers = _servers_here(bootstrap)
     return profile, servers or bootstrap
@@ -174,6 +179,15 @@ def _outranks(context: typer.Context, one: str, other: str) -> bool:
     if context.find_root().params.get("profile") is not None or _is_typed(context, other):
         return _is_typed(context, one)
     return is_given(context, one)
+
+
+def _outranks_file(context: typer.Context) -> bool:
+    """Whether the command line or the environment names a cluster, with precedence over the file of
+    --command-config."""
+    if _is_typed(context, "command_config"):
+        return _is_typed(context, "bootstrap")
+    has_profile = context.find_root().params.get("profile") is not None or _is_typed(context, "profile_name")
+    return has_profile or _source(context, "bootstrap") in ("COMMANDLINE", "ENVIRONMENT")
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:

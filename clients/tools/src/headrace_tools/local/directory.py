@@ -244,7 +244,7 @@ class ClusterDirectory:
     def _add_users(self, state: ClusterState) -> None:
         """Add the users of a secure cluster to a stopped cluster that was formatted without them: its nodes run once
         without encryption, on loopback."""
-        security.prepare(self.directory, ())
+        security.prepare(self.directory, (), state.bootstrap_servers)
         try:
             started = self._start(replace(state, secure=False), state.nodes)
             try:
@@ -419,7 +419,7 @@ class ClusterDirectory:
         state = state.secured()
         nodes = [state.node(node.role, node.id) for node in nodes]
         if state.secure:
-            security.prepare(self.directory, nodes)
+            security.prepare(self.directory, nodes, state.bootstrap_servers)
         begun: list[Node] = []
         self._log_starts = {}
         try:

@@ -47,9 +47,10 @@ def client_properties_path(directory: Path) -> Path:
     return directory_of(directory) / "client.properties"
 
 
-def prepare(directory: Path, nodes: Collection[Node]) -> None:
+def prepare(directory: Path, nodes: Collection[Node], bootstrap_servers: str) -> None:
     """Make the authority, the users' passwords, client.properties, and certificates for ``nodes``. Existing files are
-    kept. Raises MissingDependencyError without the package cryptography."""
+    kept, but client.properties names the present ``bootstrap_servers``. Raises MissingDependencyError without the
+    package cryptography."""
     authority = Authority(directory_of(directory))
     if not authority.ca_path.exists():
         authority.init("Headrace local cluster")
@@ -63,7 +64,7 @@ def prepare(directory: Path, nodes: Collection[Node]) -> None:
             replace_file(_password_path(directory, user), f"password={secrets.token_urlsafe(24)}\n")
     if not _token_secret_path(directory).exists():
         replace_file(_token_secret_path(directory), f"{secrets.token_urlsafe(32)}\n")
-    _write_client_properties(directory)
+    _write_client_properties(directory, bootstrap_servers)
     _write_console_properties(directory)
 
 
@@ -124,10 +125,12 @@ def _certificate(directory: Path, name: str) -> Path:
     return directory_of(directory) / f"{name}.pem"
 
 
-def _write_client_properties(directory: Path) -> None:
+def _write_client_properties(directory: Path, bootstrap_servers: str) -> None:
     path = client_properties_path(directory)
     lines = [
-        "# Clients of this cluster: Producer.from_properties(path), headrace --command-config, Kafka's Java tools.",
+        "# Clients of this cluster: Producer.from_properties(path), headrace --command-config; and Kafka's tools, with",
+        "# --bootstrap-server and the address of a gateway.",
+        f"bootstrap.servers={bootstrap_servers}",
         *(f"{key}={value}" for key, value in client_keys(directory).items()),
     ]
     text = "\n".join(lines) + "\n"
