@@ -186,24 +186,6 @@ def settle() -> None:
         os.sync()
 
 
-def wait_until_idle(timeout_s: float = 60.0) -> None:
-    """Wait until the machine is 90 % idle for a second, or until the time is over. A JVM that has just started compiles
-    for some seconds after its first work."""
-    ends_s = time.monotonic() + timeout_s
-    while time.monotonic() < ends_s:
-        idle, total = _idle_and_total()
-        time.sleep(1.0)
-        idle_now, total_now = _idle_and_total()
-        if idle_now - idle > 0.9 * (total_now - total):
-            return
-
-
-def _idle_and_total() -> tuple[int, int]:
-    """The time that all cores together were idle, and their whole time (proc(5), /proc/stat)."""
-    fields = [int(each) for each in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
-    return fields[3] + fields[4], sum(fields)
-
-
 def wait_for_removal(directory: Path, topic: str, timeout_s: float = 60.0) -> None:
     """Wait until the nodes with data in ``directory`` have removed the files of a deleted topic from the disk.
 
@@ -274,13 +256,6 @@ def _status_kib(pid: int, key: str) -> int:
         if line.startswith(key + ":"):
             return int(line.split()[1])
     raise RuntimeError(f"no {key} for process {pid}")
-
-
-def running_seconds(pids: Iterable[int]) -> float:
-    """Processor time of the processes' living threads, in seconds, to the nanosecond: for work of a few milliseconds,
-    which the ticks of ``cpu_seconds`` do not show."""
-    files = (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(path.read_text().split()[0]) for path in files) / 1e9
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

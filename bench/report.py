@@ -301,8 +301,8 @@ def finish(
     """Print the medians, bars and failures; with --save write the result, and its page's table. Returns the exit
     code: 1 when a workload failed."""
     print(table(samples))
-    if bars:
-        print(verdicts_table(verdicts(samples, bars)))
+    if shown := [each for each in verdicts(samples, bars) if each.measured is not None or not asked.only]:
+        print(verdicts_table(shown))
     if settings := settings_table(samples):
         print(settings)
     for failure in samples.failures:
