@@ -4,13 +4,16 @@ stop.
 A member follows the rules of the protocol. A member reads its last assignment, and revokes a partition before it
 reports the revocation. A member stops reading when it is removed, or when its connection has been broken for the grace
 period. The messages of a member stay in order, as on a stream, until the test delivers them.
+
+A member has positions: it begins at the committed offset, processes records, and commits, at the latest when it
+releases a partition. No commit may set a committed offset back: some records would be processed twice.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.messages import (
@@ -49,6 +52,14 @@ def parts(name: str, *numbers: int) -> frozenset[Part]:
     return frozenset((topic_id(name), number) for number in numbers)
 
 
+class Commit(NamedTuple):
+    """A commit on its way: the offsets that are committed under each epoch."""
+
+    member_id: str
+    instance_id: str | None
+    offsets: Mapping[int, Mapping[Part, int]]
+
+
 class GroupShardWorld:
     """The coordinator of one shard, its log, and the time."""
 
@@ -71,6 +82,7 @@ class GroupShardWorld:
         self.authorizer: Decider | None = None
         self.clients: dict[str, Client] = {}
         self.connections = 0
+        self.committed: dict[Part, int] = {}
         self.groups = self.take_over()
 
     # -- the coordinator ---------------------------------------------------------------------------------------------
@@ -99,6 +111,20 @@ class GroupShardWorld:
             if (client := self.clients.get(push.member_id)) is not None and client.connection is not None:
                 client.inbox.append(push.message)
         return decision.reply
+
+    def commit_arrives(self, commit: Commit) -> None:
+        """Accept what the coordinator accepts."""
+        names = {topic.topic_id: topic.name for topic in self.topics.values()}
+        for epoch, offsets in commit.offsets.items():
+            parts = [(names.get(topic_id, "gone"), number) for topic_id, number in offsets]
+            try:
+                self.groups.check_commit(GROUP, commit.member_id, epoch, commit.instance_id, parts)
+            except HeadraceError:
+                continue
+            for part, offset in offsets.items():
+                before = self.committed.get(part, 0)
+                assert offset >= before, f"{commit.member_id} sets the offset of {part} back from {before} to {offset}"
+                self.committed[part] = offset
 
     def set_topics(self, now: dict[str, Topic]) -> None:
         self.topics = now
@@ -189,6 +215,12 @@ class Client:
         self.removed: MemberRemoved | None = None
         self.error: HeadraceError | None = None
         self.inbox: deque[object] = deque()
+        self.positions: dict[Part, int] = {}
+        #: The partitions that it must release, each with the epoch under which it owned the partition.
+        self.ended: dict[Part, int] = {}
+        #: A commit whose answer it has not received; it sends no other commit meanwhile.
+        self.committing: Commit | None = None
+        self.last_request: Heartbeat | None = None
         self._said: tuple[int, int, frozenset[Part]] | None = None
         shard.clients[name] = self
 
@@ -266,6 +298,7 @@ class Client:
 
     def _send(self, request: Heartbeat) -> Any:
         self.error = None
+        self.last_request = request
         try:
             reply = self.shard.ask(request)
         except HeadraceError as error:
@@ -285,20 +318,49 @@ class Client:
             self.is_member = False
             self.reading = self.letting_go = self.paused = frozenset()
         elif isinstance(message, HeartbeatReply):
-            self.epoch = message.member_epoch
             if message.assignment is not None:
                 self.revision = message.revision
+                self.positions.update(
+                    (part, self.shard.committed.get(part, 0)) for part in message.assignment - self.owned
+                )
                 self.letting_go = self.owned - message.assignment
+                self.ended = {**dict.fromkeys(self.letting_go, self.epoch), **self.ended}
                 self.reading = message.assignment | (self.reading & self.letting_go)
+            self.epoch = message.member_epoch
             self.reading |= self.paused - self.letting_go
             self.paused &= self.letting_go
         if lets_go:
             self.let_go()
 
     def let_go(self) -> None:
+        self.commit(self.letting_go)
         self.reading -= self.letting_go
         self.paused -= self.letting_go
         self.letting_go = frozenset()
+        self.ended = {part: epoch for part, epoch in self.ended.items() if part in self.owned}
+
+    def process(self, records: int = 5) -> None:
+        for part in self.reading - self.letting_go:
+            self.positions[part] += records
+
+    def commit(self, parts: frozenset[Part] | None = None) -> None:
+        """Commit positions, unless a commit is on its way."""
+        if self.send_commit(parts):
+            self.commit_is_answered()
+
+    def send_commit(self, parts: frozenset[Part] | None = None) -> bool:
+        if self.committing is not None or not self.is_member:
+            return False
+        by_epoch: dict[int, dict[Part, int]] = {}
+        for part in sorted(self.owned if parts is None else parts):
+            by_epoch.setdefault(self.ended.get(part, self.epoch), {})[part] = self.positions[part]
+        self.committing = Commit(self.name, self.about.get("instance_id"), by_epoch)
+        return True
+
+    def commit_is_answered(self) -> None:
+        commit, self.committing = self.committing, None
+        if commit is not None:
+            self.shard.commit_arrives(commit)
 
     def hear_all(self) -> None:
         while self.inbox:
@@ -311,6 +373,7 @@ class Client:
         self.cut()
 
     def leave(self, *, temporarily: bool = False) -> Any:
+        self.commit()
         self.reading = self.letting_go = self.paused = frozenset()
         self.is_member = False
         epoch = AWAY_EPOCH if temporarily else LEAVE_EPOCH

@@ -1,6 +1,6 @@
 """Groups under any order of events: members join, leave, lag and lose connections; messages cross; coordinators change,
 with truncated decisions; topics grow and are deleted. No two members may ever read the same partition, and at the end
-every partition must have a reader."""
+every partition must have a reader. Members have positions, and no commit may set a committed offset back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class GroupsMachine(RuleBasedStateMachine):
         self.static = static
         self.counts = {"orders": 5, "audit": 2}
         self.life = 0
-        self.offsets: dict[tuple[bytes, int], int] = {}
 
     def client(self, name: str) -> Client | None:
         found = self.shard.clients.get(name)
@@ -71,6 +70,43 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 10))
     def heartbeat(self, number: int) -> None:
         self.one(number).heartbeat()
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10))
+    def heartbeat_arrives_again(self, number: int) -> None:
+        """The network delivers the last heartbeat once more; the answer comes on the stream, if it is still there."""
+        client = self.one(number)
+        request = client.last_request
+        if request is None:
+            return
+        try:
+            reply = self.shard.ask(request)
+        except HeadraceError:
+            return
+        if request.connection == client.connection:
+            client.inbox.append(reply)
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10))
+    def process_and_commit(self, number: int) -> None:
+        client = self.one(number)
+        client.process()
+        client.commit()
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10))
+    def send_a_commit(self, number: int) -> None:
+        """A commit that arrives later, in whatever state the group is by then."""
+        client = self.one(number)
+        client.process()
+        client.send_commit()
+
+    @rule(number=st.integers(0, 10))
+    def commit_arrives(self, number: int) -> None:
+        """(Also of a process that has ended.)"""
+        committing = [client for client in self.shard.clients.values() if client.committing is not None]
+        if committing:
+            committing[number % len(committing)].commit_is_answered()
 
     @precondition(lambda self: self.members())
     @rule(number=st.integers(0, 10), temporarily=st.booleans())
