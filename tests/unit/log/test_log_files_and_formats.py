@@ -198,6 +198,18 @@ def test_torn_checkpoint_reads_as_nothing_at_every_length() -> None:
     assert read_offsets(fs, "/missing") == {}
 
 
+def test_a_flipped_bit_in_a_checkpoint_changes_no_offset_that_is_read() -> None:
+    fs = CrashingFileSystem()
+    offsets = {TopicPartition("orders", 0): 4711, TopicPartition("orders", 1): 12}
+    write_offsets(fs, "/c", offsets)
+    data = fs.files()["/c"]
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        fs.replace("/c", bytes(flipped))
+        assert read_offsets(fs, "/c") in ({}, offsets), f"bit {bit} of {data!r}"
+
+
 def test_atomic_write_is_all_or_nothing_wherever_it_is_cut_off() -> None:
     before = CrashingFileSystem()
     make_directories(before, "/d")
