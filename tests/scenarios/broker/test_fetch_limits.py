@@ -27,6 +27,25 @@ def test_the_brokers_fetch_max_bytes_bounds_an_answer_that_the_client_does_not_b
     asyncio.run(scenario())
 
 
+def test_the_partitions_of_an_answer_share_its_limit():
+    async def scenario() -> None:
+        one, topics = batch(b"x" * 2000), ("a", "b", "c", "d")
+        async with SoloBroker(CrashingFileSystem(), limits=BrokerLimits(fetch_bytes_max=2 * len(one) + 1)) as broker:
+            for topic in topics:
+                await broker.topic(topic)
+                assert not (await broker.append(topic, one)).error.code
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, *topics, max_wait_ms=0))
+            consumer.on_request(fetch(2, max_wait_ms=0))
+            await answers.wait_sent(2)
+            read = [{result.topic for result in answer.results if result.records} for answer in answers.sent]
+            assert [len(each) for each in read] == [2, 2]
+            assert read[0] | read[1] == set(topics)
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
 def test_a_fetch_of_an_older_segment_does_not_wait_for_its_min_bytes():
     """A response has the records of one segment. Records of the next segment are there, so waiting brings nothing
     (Kafka's DelayedFetch, case D)."""
