@@ -1,12 +1,13 @@
-"""Code that all tests share: one seed for the random choices of a run, and hooks by which a failure never ends the run.
+"""What all tests share. The gate is deterministic: fixed seeds, a fixed choice of tests, nothing run twice.
 
-`HEADRACE_TEST_SEED=N` repeats a run's random choices; without the variable each run has a new seed. The header of the
-run shows the seed. A failed test that used the seed prints the test's own seed.
+`HEADRACE_TEST_SEED=N` gives a run other random choices (`make search` does); a failed test prints its own seed.
+
+A folder named like one of ``NEEDS`` holds tests that need it, and is only collected when the command line names a
+folder or file of that name: `tools/test.sh tests/integration/gateway/kafka`.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import random
@@ -14,30 +15,29 @@ import signal
 import sys
 import zlib
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.errors import HypothesisException
-
-from headrace_core.testing import verdicts
-
-# No time limit per example: on a machine with two busy cores a limit would measure other processes. The parent profile
-# is named explicitly, because with CI=true the default parent is Hypothesis's profile "ci", which ignores the seed of
-# the day.
-settings.register_profile(
-    "headrace",
-    settings.get_profile("default"),
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
 _SEED = "HEADRACE_TEST_SEED"
-#: "1/2": only every second test, from the first on. CI sets this variable when it is late (tools/ci_steps.sh).
-_PART = "HEADRACE_TEST_PART"
-_FAILED_EXAMPLE = pytest.StashKey[AssertionError]()
+#: What tests may need beyond Python and Java, or `long`: minutes.
+NEEDS = frozenset({"kafka", "kerberos", "browser", "long"})
+
+# No time limit per example: it would judge the machine. The gate derives Hypothesis's examples from each test's code;
+# a run with a seed of its own draws others.
+for _profile, _derandomize in (("gate", True), ("search", False)):
+    settings.register_profile(
+        _profile,
+        settings.get_profile("default"),
+        deadline=None,
+        database=None,
+        derandomize=_derandomize,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("gate" if os.environ.setdefault(_SEED, "1") == "1" else "search")
 
 # A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and child processes inherit this setting.
 # Restore Python's handler of SIGINT: otherwise Ctrl-C has no effect in processes that a test starts.
@@ -46,26 +46,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 #: Tests with Spark share one worker, because two Spark drivers at once leave no processor for other tests.
-_SPARK = ("tests/integration/spark/", "tests/docs/test_documented_spark")
+_SPARK = ("tests/integration/spark/", "tests/docs/long/test_documented_spark", "tests/journeys/test_spark")
 #: Three lists: tests that wait for processes more than they compute, tests that only compute, and the longest tests of
 #: both kinds.
-_WAIT = ("tests/docs/", "tests/integration/", "tests/system/", "tests/scenarios/cli/", "tests/scenarios/controller/")
-_COMPUTE = ("tests/property/", "tests/simulation/", "tests/scenarios/log/", "tests/scenarios/broker/", "tests/fuzz/")
+_WAIT = ("tests/docs/", "tests/integration/", "tests/system/", "tests/journeys/")
+_COMPUTE = ("tests/property/", "tests/exhaustive/", "tests/simulation/", "tests/scenarios/", "tests/fuzz/")
 _LONG = (
     *_SPARK,
     "tests/docs/test_documented_runs",
     "tests/integration/cli/test_cli_quorum",
     "tests/system/",
+    "tests/journeys/",
     "tests/property/log_compaction/",
     "tests/property/log/",
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The process that starts the workers of pytest-xdist sets the seed, and the workers inherit it.
-    seed = int(os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(2**31))))
     if getattr(config.option, "hypothesis_seed", None) is None:
-        config.option.hypothesis_seed = seed
+        config.option.hypothesis_seed = int(os.environ[_SEED])
     # a test of a benchmark does not need to wait until the disk is idle
     os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")
     # The tests start a dozen Spark drivers, which live for seconds. The JVM's second compiler would take half of the
@@ -103,12 +102,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)  # run after `-m` and `-k` have selected tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the part of the tests that ``HEADRACE_TEST_PART`` names. Then order the tests so that some workers wait
-    for clusters while others compute. Long tests begin early."""
-    if part := os.environ.get(_PART):
-        number, of = map(int, part.split("/"))
-        config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at % of != number - 1])
-        items[:] = items[number - 1 :: of]
+    """Order the tests so that some workers wait for clusters while others compute. Long tests begin early."""
     if not hasattr(config, "workerinput"):
         return
     root = config.rootpath
@@ -128,50 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_header() -> str:
-    part = f", part {os.environ[_PART]} of the tests" if os.environ.get(_PART) else ""
-    return f"random choices: {_SEED}={os.environ[_SEED]}{part}"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Note an example of a Hypothesis test that fails. Hypothesis then looks for a smaller example, for up to five
-    minutes, so the time limit may end the test before Hypothesis reports the failure."""
-    hypothesis_test = getattr(getattr(item, "obj", None), "hypothesis", None)
-    if hypothesis_test is None:
-        return (yield)
-    of_examples = hypothesis_test.inner_test
-
-    @functools.wraps(of_examples)
-    def noting(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            return of_examples(*arguments, **keywords)
-        except HypothesisException:  # such as a failed assume()
-            raise
-        except Exception as error:
-            kind = verdicts.kind_of(error)
-            if kind != verdicts.TIME_OUT and _FAILED_EXAMPLE not in item.stash:
-                text = f"an example has failed: {type(error).__name__}: {error}"
-                is_of_safety = kind == verdicts.SAFETY
-                item.stash[_FAILED_EXAMPLE] = (verdicts.SafetyViolation if is_of_safety else AssertionError)(text)
-            raise
-
-    hypothesis_test.inner_test = noting
-    try:
-        return (yield)
-    finally:
-        hypothesis_test.inner_test = of_examples
-
-
-def _record(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
-        return
-    mark = item.get_closest_marker("timeout")
-    limit_s = float(mark.args[0] if mark is not None and mark.args else item.config.getini("timeout") or "inf")
-    error, cut_short = call.excinfo.value, call.duration >= limit_s
-    if cut_short and (example := item.stash.get(_FAILED_EXAMPLE, None)) is not None:
-        item.add_report_section(call.when, "example", str(example))
-        error = example
-    verdicts.record(item.nodeid, error, cut_short=cut_short)
+    return f"random choices: {_SEED}={os.environ[_SEED]}"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -183,15 +134,9 @@ def pytest_runtest_makereport(
     asyncio logs the exception with a traceback, which parses a file too. CPython before 3.13 has one counter for all
     parsers, and fails if one parser runs inside another ("SystemError: AST constructor recursion depth mismatch", issue
     106905 of CPython). Garbage collection is therefore off during the report. pytest-timeout cancels the alarm of a
-    test only after the report, so the alarm is cancelled here first.
-
-    The cause of the failure is recorded for tools/test_again.py: only timed-out tests may run again.
-    """
+    test only after the report, so the alarm is cancelled here first."""
     if call.excinfo is None:
-        report = yield
-        _record(item, call)  # only now does pytest collect the failures of unittest.TestCase tests
-        return report
-    _record(item, call)
+        return (yield)
     hooks: Any = item.config.hook
     if hasattr(hooks, "pytest_timeout_cancel_timer"):
         hooks.pytest_timeout_cancel_timer(item=item)
@@ -218,6 +163,19 @@ def pytest_runtest_makereport(
             gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    needed = collection_path.name in NEEDS and collection_path.is_dir()
+    return True if needed and not any(collection_path.name in Path(each).parts for each in config.args) else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    random.seed(_seed_of(item.nodeid))  # for a test that uses the module's functions
+
+
+def _seed_of(nodeid: str) -> int:
+    return zlib.crc32(f"{os.environ[_SEED]}:{nodeid}".encode())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     """Stop an in-process cluster at the end of its file. A cluster that continues to run would use classes that the
@@ -241,7 +199,7 @@ def _clusters_in_here() -> list[object]:
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed for this test, derived from the run's seed. The seed is printed, so that the report of a failure shows
     it."""
-    own = zlib.crc32(f"{os.environ[_SEED]}:{request.node.nodeid}".encode())
+    own = _seed_of(request.node.nodeid)
     print(f"seed of this test: {own} ({_SEED}={os.environ[_SEED]})")
     return own
 

@@ -134,7 +134,7 @@ def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
         raise
     except BaseException as error:
         print(cluster.tails())
-        is_verdict = verdicts.kind_of(error) == verdicts.SAFETY
+        is_verdict = verdicts.is_safety(error)
         clusters.discard(keep_as=f"{scenario.name}-{os.environ['HEADRACE_TEST_SEED']}" if is_verdict else None)
         raise
 

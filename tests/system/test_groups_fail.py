@@ -290,7 +290,7 @@ def test_groups_skip_nothing_and_repeat_only_what_was_not_committed(
         print(cluster.tails())
         clusters.clear()
         cluster.__exit__(AssertionError, None, None)
-        if verdicts.kind_of(error) == verdicts.SAFETY:
+        if verdicts.is_safety(error):
             kept = verdicts.keep(cluster.directory, KEPT, f"{name}-{os.environ['HEADRACE_TEST_SEED']}")
             print(f"the cluster's data and logs are kept in {kept}")
         disks.unmount()

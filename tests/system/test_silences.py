@@ -201,10 +201,3 @@ def test_ci_names_itself_and_its_bounds_are_three_times_as_long(environment: dic
     code = "from tests.system.faulty_cluster import SLOW_MACHINE; print(SLOW_MACHINE)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
     assert int(done.stdout) == expected
-
-
-def test_ci_draws_other_examples_every_day() -> None:
-    """With CI in the environment Hypothesis would run the same examples each time, and ignore the seed of the day."""
-    code = "import tests.conftest; from hypothesis import settings; print(settings.default.derandomize)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"CI": "true"}, capture_output=True, check=True)
-    assert done.stdout.strip() == b"False"

@@ -259,7 +259,7 @@ def test_transactions_hold_while_everything_fails(
                     cluster.until_identical(topic, range(SHARDS if topic in SHARD_TOPICS else PARTITIONS))
         except BaseException as error:
             print(cluster.tails())
-            if verdicts.kind_of(error) == verdicts.SAFETY:
+            if verdicts.is_safety(error):
                 name = f"{kind.__name__.lower()}-{os.environ['HEADRACE_TEST_SEED']}"
                 print(f"the cluster's data and logs are kept in {verdicts.keep(cluster.directory, KEPT, name)}")
             raise

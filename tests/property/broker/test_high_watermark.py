@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace_broker.partition import IsrChange, PartitionLeader
 from headrace_core.types import TopicPartition
+from tests.worlds.examples import examples
 
 REPLICAS = (1, 2, 3, 4)
 LEADER = 1
@@ -215,5 +216,5 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         self.before = self.leader.high_watermark
 
 
-HighWatermarkMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+HighWatermarkMachine.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=50, deadline=None)
 TestHighWatermark = HighWatermarkMachine.TestCase

@@ -11,6 +11,7 @@ from headrace_broker.partition import PartitionLeader
 from headrace_broker.partition.session import FetchSession, SessionPartition
 from headrace_core.errors import HeadraceError, NotLeaderOrFollowerError
 from headrace_core.types import FlushPolicy, TopicPartition
+from tests.worlds.examples import examples
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 #: The size of every record in bytes.
@@ -186,5 +187,5 @@ class LeaderMachine(RuleBasedStateMachine):
             assert set(reader.session.partitions()) == set(reader.positions)
 
 
-LeaderMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+LeaderMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 TestLeaderAndSessions = LeaderMachine.TestCase

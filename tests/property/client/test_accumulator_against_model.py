@@ -18,6 +18,7 @@ from headrace.errors import InvalidArgumentError, InvalidTypeError, NetworkError
 from headrace.partitioners import key_partition
 from headrace_core.records import decode_batch
 from headrace_core.records._pure import BatchBuilder
+from tests.worlds.examples import examples
 
 BATCH_BYTES, BUFFER_BYTES, LARGEST = 300, 2_500, 700
 
@@ -303,5 +304,5 @@ class AccumulatorMachine(RuleBasedStateMachine):
                 assert tuple(future.result())[1:3] == outcome
 
 
-AccumulatorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+AccumulatorMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestAccumulator = AccumulatorMachine.TestCase

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.producer.sequences import WINDOW, Identity, PartitionSequences, Stamp, Verdict
+from tests.worlds.examples import examples
 
 _WRAP = 2**31
 
@@ -264,7 +265,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 @given(first=st.sampled_from([0, _WRAP - 7]), story=st.lists(ACTIONS, max_size=60))
 def test_the_log_has_each_record_once_and_in_order_whatever_fails(first: int, story: list[Any]) -> None:
     world = SequencesWorld(first)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+from tests.worlds.examples import examples
 from tests.worlds.groups_machine import GroupsMachine
 
 TestGroups = GroupsMachine.TestCase
-TestGroups.settings = settings(max_examples=100, stateful_step_count=50)
+TestGroups.settings = settings(max_examples=examples(100), stateful_step_count=50)

@@ -38,6 +38,7 @@ from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.errors import HeadraceError, UnstableOffsetCommitError
 from headrace_core.types import TopicPartition
+from tests.worlds.examples import examples
 from tests.worlds.offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
 
 GROUPS = ("g", "h")
@@ -269,7 +270,7 @@ class History:
         assert self._offsets(self._loaded()) == expected, "a successor that replays the log differs"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32))
 def test_a_shards_offsets_are_those_of_a_simple_book(seed: int) -> None:
     History(seed).run(40)

@@ -24,6 +24,7 @@ from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
+from tests.worlds.examples import examples
 
 ROOT = "/data"
 CONFIG = LogConfig(segment_bytes=400)
@@ -264,7 +265,7 @@ class CheckpointMachine(RuleBasedStateMachine):
             assert (log.log_start_offset, log.log_end_offset) == (known.start, known.end), partition
 
 
-CheckpointMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+CheckpointMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace_core.errors import CorruptLogError
 from headrace_core.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
+from tests.worlds.examples import examples
 
 BASE = 1_000
 SIZE_MAX = 12 * TIME_ENTRY.size
@@ -142,5 +143,5 @@ class IndexMachine(RuleBasedStateMachine):
         assert self.offset_index.is_full == (len(self.places) >= SIZE_MAX // OFFSET_ENTRY.size)
 
 
-IndexMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+IndexMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestIndexesAgainstModel = IndexMachine.TestCase

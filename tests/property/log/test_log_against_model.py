@@ -23,6 +23,7 @@ from headrace_core.records import Compression, decode_batch, encode_batch, split
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
+from tests.worlds.examples import examples
 
 EXAMPLES = 600 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 120
 ROOT = "/data"
@@ -386,5 +387,5 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.flushed_end <= self.log.log_end_offset
 
 
-LogMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=50, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=examples(EXAMPLES), stateful_step_count=50, deadline=None)
 TestLogAgainstModel = LogMachine.TestCase

@@ -21,6 +21,7 @@ from headrace_core.records import (
 )
 from headrace_core.testing.batches import resealed
 from headrace_core.testing.strategies import compressions, record_lists
+from tests.worlds.examples import examples
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LIMITS = DecodeLimits(max_decompressed_bytes=1 << 20, max_records=10_000, max_headers=1_000)
@@ -52,7 +53,7 @@ def _table(written, cuts: list[int]) -> pa.Table:
     return pa.concat_tables([table.slice(a, b - a) for a, b in itertools.pairwise(edges)])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     record_lists,
     st.lists(st.integers(0, 40), max_size=3),
@@ -76,7 +77,7 @@ def test_tables_become_the_same_batches_as_records(written, cuts, max_bytes, row
         assert [(r.timestamp_ms, r.key, r.value, r.headers) for r in read] == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(record_lists, max_size=4),
     compressions,
@@ -104,7 +105,7 @@ def test_batches_become_the_columns_of_their_records(batches, compression, start
     assert native.num_rows == max(min(end, offset) - start, 0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     record_lists, compressions, st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), min_size=1, max_size=3)
 )

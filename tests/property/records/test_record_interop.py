@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from headrace_core.records import Compression, _compiled, recompress
 from headrace_core.testing.strategies import compressions, records
+from tests.worlds.examples import examples
 
 # kafka-python wants python-snappy; cramjam, which aiokafka and we use, has the same raw format.
 kafka.codec.snappy = SimpleNamespace(
@@ -61,7 +62,7 @@ def _expected(written):
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(timed_lists, compressions)
 def test_they_read_ours(name, written, compression):
     batch = _compiled.encode_batch(written, compression=compression)
@@ -69,7 +70,7 @@ def test_they_read_ours(name, written, compression):
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(timed_lists, compressions)
 def test_we_read_theirs_and_a_broker_would_take_them(name, written, compression):
     batch = _their_batch(LIBRARIES[name], written, compression)

@@ -20,6 +20,7 @@ from headrace_core.records import (
 from headrace_core.testing.batches import resealed
 from headrace_core.testing.strategies import batch_fields, compressions, record_lists, records
 from headrace_core.types import TimestampType
+from tests.worlds.examples import examples
 
 
 def _content(record):
@@ -129,7 +130,7 @@ def _assert_agreement(data: bytes) -> None:
         assert _outcome(lambda read=read: read(_pure)) == _outcome(lambda read=read: read(_compiled))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(records, min_size=1, max_size=5),
     compressions,
@@ -142,7 +143,7 @@ def test_damage_under_a_right_crc_is_judged_alike(written, compression, damage):
     _assert_agreement(resealed(batch))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200), st.integers(0, 40), st.integers(0, 6))
 @example(b"\x0c\x00\x00\x00\x01\x01\x00", 0, 0)
 def test_random_bytes_in_the_place_of_records_are_judged_alike(body, last, spare):
@@ -151,7 +152,7 @@ def test_random_bytes_in_the_place_of_records_are_judged_alike(body, last, spare
     _assert_agreement(resealed(bytes(head) + body))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300))
 def test_random_bytes_are_typed_errors(data):
     assume(data)

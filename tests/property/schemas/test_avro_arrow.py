@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from headrace.schemas.avro import Type, decoder, parse
 from headrace.schemas.avro.arrow import ArrowDecoder, ArrowEncoder, Layout
+from tests.worlds.examples import examples
 
 UTC = datetime.UTC
 FRAME = b"\0\0\0\0\7"
@@ -208,7 +209,7 @@ def _written_or_none(schema: JSON, value: Any) -> bytes:
 
 
 _SETTINGS = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 

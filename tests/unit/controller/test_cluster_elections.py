@@ -44,6 +44,7 @@ from headrace_core.telemetry import UncleanLeaderElected
 from headrace_core.types import TopicPartition
 from tests.simulation.cluster_invariants import check_image
 from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
+from tests.worlds.waiting import check_spent
 
 
 class Cluster:
@@ -556,7 +557,7 @@ def test_elections_beyond_one_decision_are_left_for_another() -> None:
 def test_upkeep_costs_next_to_nothing_when_there_is_nothing_to_do() -> None:
     """The test measures no time; it counts work. A tick must not look at every partition."""
     cluster = crowd(20_000)
-    began = time.process_time()
+    began = time.thread_time()
     for _ in range(1_000):
         assert not cluster.world.core.upkeep(cluster.world.now_ms).records
-    assert time.process_time() - began < 1.0, "1,000 ticks; a look at all partitions takes 1 ms and more"
+    check_spent(began, 1.0, "1,000 ticks; a look at all partitions takes 1 ms and more")

@@ -26,6 +26,7 @@ from headrace_core.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from tests.worlds.waiting import check_spent
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -204,11 +205,11 @@ def test_five_thousand_topics_are_changed_one_by_one_in_under_a_second() -> None
         builder.replay(TopicRecord(f"t{number}", topic_id))
         builder.replay(partition(topic_id, 0, 1))
     image, _ = builder.finish(10_000, 1)
-    begun = time.process_time()
+    begun = time.thread_time()
     for number in range(500):
         change = PartitionChangeRecord(number.to_bytes(16, "big"), 0, 1, leader=-1, leader_epoch=1)
         image = image.apply([change], image.next_offset + 1)
-    assert time.process_time() - begun < 1.0  # about 0.03 s on an idle machine
+    check_spent(begun, 1.0)  # about 0.03 s on an idle machine
     assert image.partition_count() == 5_000
 
 

@@ -13,6 +13,7 @@ from headrace_core.errors import ThrottlingQuotaExceededError
 from headrace_core.metadata.security import QuotaEntity
 from headrace_core.quotas import ClientLimits, QuotaManager, QuotaTable, TokenBucket, throttle_ms
 from headrace_core.quotas.manager import BUCKETS_MAX
+from tests.worlds.examples import examples
 
 KEY = "producer_byte_rate"
 USERS, CLIENTS = ("alice", "bob"), ("app", "web")
@@ -57,7 +58,7 @@ def model(quotas: dict[QuotaEntity, float], default: float | None, user: str, cl
     return None if default is None else (default, f"/{client}")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.dictionaries(st.sampled_from(ENTITIES), st.integers(1, 1000).map(float), max_size=8),
     st.none() | st.integers(1, 1000).map(float),
@@ -77,7 +78,7 @@ def test_the_first_entity_in_kafkas_order_applies(quotas: dict[QuotaEntity, floa
         assert table.find("consumer_byte_rate", user, client) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.integers(1, 50),
     st.integers(1, 60),
@@ -94,7 +95,7 @@ def test_a_bucket_is_exact(rate: int, burst: int, steps: list[tuple[int, int]]) 
         assert bucket.wait_s(float(now)) == pytest.approx(expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 100), st.lists(st.integers(1, 300), min_size=5, max_size=60))
 def test_a_client_that_keeps_the_waits_gets_its_rate(rate: int, sizes: list[int]) -> None:
     manager = QuotaManager()

@@ -22,6 +22,7 @@ from headrace_core.rpc.limits import (
 )
 from headrace_core.rpc.receiving import arrivals_of
 from headrace_protos.v1 import admin_pb2, fetch_pb2, groups_pb2, metadata_pb2, offsets_pb2, produce_pb2
+from tests.worlds.waiting import check_spent
 
 _FILES = [
     "admin",
@@ -153,9 +154,9 @@ def test_torn_bytes_are_left_to_the_parser(torn: bytes) -> None:
 def test_cost_does_not_grow_with_the_request() -> None:
     """44 million items of two bytes: the check stops at the first excess (a full walk takes ten seconds)."""
     data = b"\x22\x00" * (44 << 20)
-    begun = time.process_time()
+    begun = time.thread_time()
     assert check_of("Produce/Produce")(data) is not None
-    assert time.process_time() - begun < 1
+    check_spent(begun, 1)
 
 
 @pytest.mark.parametrize("fields", [b"\x00\x00", b"\x78\x01", b"\x7a\x00", b"\x7d1234", b"\x7912345678"])

@@ -30,6 +30,7 @@ from headrace.schemas.avro import Type, Unresolvable, decoder, encoder, parse
 from headrace.schemas.avro import arrow as module
 from headrace.schemas.avro.arrow import ArrowDecoder, ArrowEncoder, BatchTooLargeError, Layout, NoArrowTypeError
 from tests.worlds.fake_registry import FakeRegistry
+from tests.worlds.waiting import check_spent
 
 FRAME = wire.header(7)
 
@@ -201,7 +202,7 @@ def test_a_hostile_batch_takes_little_time() -> None:
     began = time.thread_time()
     found = decode(schema, rows)
     assert len(found.values) == 1000
-    assert time.thread_time() - began < 20
+    check_spent(began, 20)
 
 
 # --- resolution -------------------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def test_bad_rows_cost_no_more_after_many_good_ones() -> None:
     rows = [good] * 1000 + [b"\x02\x02\x09"] * 9000
     began = time.thread_time()
     found = decode(schema, rows)
-    assert time.thread_time() - began < 3
+    check_spent(began, 3)
     assert len(found.reasons) == 9000
     assert found.values[999].as_py() == [1, True] * 500
 

@@ -19,6 +19,7 @@ from headrace_core.security.acl_types import Operation, PatternType, Permission,
 from headrace_core.security.authorizer import KEPT_MAX, Authorizer
 from headrace_core.security.caller import Caller
 from headrace_core.security.principal import Principal
+from tests.worlds.examples import examples
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 NAMES = ("a", "ab", "abc", "b", "hardcode")
@@ -90,7 +91,7 @@ def slow(acls: list[AclRecord], who: Caller, operation: Operation, resource: int
     return any(each.permission == Permission.ALLOW and each.operation in wanted for each in mine)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.lists(entries, max_size=8),
     st.sampled_from(PRINCIPALS),
@@ -107,7 +108,7 @@ def test_decides_as_the_plain_model(acls: list[AclRecord], name: str, host: str,
                 assert authorizer.allows(who, operation, resource, topic) is expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(entries, max_size=8), st.sampled_from(PRINCIPALS), st.sampled_from(HOSTS), st.booleans())
 def test_any_resource_is_allowed_exactly_when_one_exists(
     acls: list[AclRecord], name: str, host: str, everyone: bool
@@ -203,7 +204,7 @@ def test_a_match_filter_finds_the_patterns_that_concern_a_name() -> None:
     assert [each.resource_name for each in acls if exact.matches(each)] == ["ab"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(entries, max_size=8), st.lists(st.tuples(st.integers(0, 7), entries), max_size=6), st.booleans())
 def test_an_authorizer_of_changed_entries_decides_as_the_plain_model(
     acls: list[AclRecord], changes: list[tuple[int, AclRecord]], everyone: bool

@@ -23,6 +23,7 @@ from headrace_core.security.certificates import (
     subject_name,
 )
 from tests.worlds.certificates import TestAuthority
+from tests.worlds.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_text_that_is_no_certificate_is_refused() -> None:
             node_identity(pem)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_damaged_bytes_raise_only_value_errors(authority: TestAuthority, data: st.DataObject) -> None:
     path: Path = authority.directory / "fuzz.pem"

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from headrace_registry.compat import Level, check
 from headrace_registry.schemas import Schema, SchemaType, parse
+from tests.worlds.examples import examples
 
 ROWS = tomllib.loads((Path(__file__).parent / "avro.toml").read_text())["row"]
 TEXTS = list(dict.fromkeys(row[side] for row in ROWS for side in ("old", "new")))
@@ -163,13 +164,13 @@ def defined_once(kind: Any, defined: set[str]) -> Any:
 TYPES = types(st.sampled_from("12")).map(lambda kind: json.dumps(defined_once(kind, set())))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TYPES, TYPES)
 def test_random_verdicts_equal_those_of_python_avro(reader: str, writer: str) -> None:
     assert can_read(reader, writer) == python_avro_can_read(reader, writer)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TYPES)
 def test_random_schemas_survive_their_canonical_text(text: str) -> None:
     schema = parse(Schema(SchemaType.AVRO, text), {})

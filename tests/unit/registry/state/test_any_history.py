@@ -11,6 +11,7 @@ from headrace_registry.compat import Level
 from headrace_registry.schemas import Schema
 from headrace_registry.state import Mode, RegistryError
 from tests.unit.registry.state.world import Writer, avro, compacted, record, replayed, state
+from tests.worlds.examples import examples
 
 SUBJECTS = ("a", "b", "c")
 SCHEMAS = (
@@ -54,7 +55,7 @@ def carry_out(writer: Writer, write: tuple[object, ...]) -> None:
             raise AssertionError(other)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(writes, max_size=25))
 def test_any_history(history: list[tuple[object, ...]]) -> None:
     writer = Writer()

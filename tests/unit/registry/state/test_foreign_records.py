@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace_registry.state import Image
 from headrace_registry.state.records import dump
 from tests.unit.registry.state.world import replayed, state
+from tests.worlds.examples import examples
 
 scalars: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["s", "t", "AVRO", "FULL", "IMPORT", '"int"', ""])
@@ -40,7 +41,7 @@ values = st.fixed_dictionaries(
 data = st.one_of(st.none(), st.binary(max_size=20))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.one_of(data, keys.map(dump)), st.one_of(data, values.map(dump))), max_size=12))
 def test_any_records(topic: list[tuple[bytes | None, bytes | None]]) -> None:
     image = Image()

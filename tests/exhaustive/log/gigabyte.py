@@ -1,6 +1,6 @@
 """Clean a log on a real disk and report speed and memory: for test_compaction_of_a_gigabyte, or by hand:
 
-    python tests/property/log_compaction/gigabyte.py DIRECTORY [RECORDS] [MAP_BYTES] [KEYS]
+    python tests/exhaustive/log/gigabyte.py DIRECTORY [RECORDS] [MAP_BYTES] [KEYS]
 
 The program writes the log (unless it exists), cleans it until no dirty records are left, and prints one JSON object.
 Peak RSS covers only the cleaning, because a separate process writes the log.
