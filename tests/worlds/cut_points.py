@@ -40,6 +40,8 @@ class Cancelled:
 
 
 RUNTIMES = ("asyncio", "uvloop", "anyio")
+#: The number of cancelled repetitions of a call that suspends once. (anyio does not cancel what has just happened.)
+LEAST = {"asyncio": 2, "uvloop": 2, "anyio": 1}
 
 
 def run(runtime: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -22,14 +22,11 @@ from headrace.errors import (
     TransactionAbortableError,
 )
 from headrace.models import GroupMetadata
-from tests.worlds.cut_points import RUNTIMES, Cancelled, cut_everywhere, cuts, run
+from tests.worlds.cut_points import LEAST, RUNTIMES, Cancelled, cut_everywhere, cuts, run
 from tests.worlds.waiting import until_async
 
 __all__ = ["cuts"]
 pytestmark = pytest.mark.usefixtures("cuts")
-
-#: The number of cancelled repetitions of a call that suspends once. (anyio does not cancel what has just happened.)
-LEAST = {"asyncio": 2, "uvloop": 2, "anyio": 1}
 
 
 class World:
