@@ -1,14 +1,14 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cdc test fuzz check proto bench bench-peers bench-budget sim failed-flushes soak \
-	site verify compose-test dist try-dist clean
+.PHONY: help setup demo demo-cdc test test-deep verify search mutants fuzz check proto bench bench-peers bench-budget \
+	sim failed-flushes soak site compose-test dist try-dist clean
 
 PYTHON := .venv/bin/python
 # Where it is set, every run would compile the tests and the simulator again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 setup: ## .venv, dependencies, native code; idempotent, seconds when nothing changed
 	@tools/setup.sh
@@ -19,8 +19,20 @@ demo: setup ## the main job, end to end; KEEP=1 leaves the cluster up
 demo-cdc: setup ## change data capture on a real PostgreSQL under pgbench (Debian: postgresql, maven, a JRE 17)
 	@$(PYTHON) -m headrace_pipelines run cdc
 
-test: setup ## the whole suite but what needs Docker or Kafka's jars
-	@tools/test.sh
+test: setup ## pure tests, and one journey on real processes for each area (5 minutes)
+	@tools/test.sh test
+
+test-deep: setup ## the other tests that need only Python and Java (25 minutes)
+	@tools/test.sh deep
+
+verify: setup ## all of it, with Kafka's jars, a KDC, a browser, Docker and long runs, in shards that resume (hours)
+	@$(PYTHON) tools/verify.py $(SHARDS)
+
+search: setup ## chance: random schedules, histories, inputs and faults (MINUTES=30 SEED=1)
+	@$(PYTHON) tools/search.py --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)
+
+mutants: setup ## one-line faults of the product that the tests must find (ONLY=regex)
+	@$(PYTHON) tools/mutants.py $(if $(ONLY),--only '$(ONLY)')
 
 fuzz: setup ## the fuzz targets for a while (SECONDS=300 TARGETS="recovery swaps"); failures in build/fuzz
 	@$(PYTHON) -m tests.fuzz.run_fuzz --seconds $(or $(SECONDS),300) $(TARGETS)
@@ -55,9 +67,6 @@ soak: setup ## a cluster under load with a kill -9 a minute (MINUTES=120); lost 
 
 site: setup ## the pages, the API from docstrings and a search over both, as a site in build/site
 	@$(PYTHON) tools/site.py
-
-verify: setup ## everything, in shards that resume (state in build/verify)
-	@$(PYTHON) tools/verify.py
 
 compose-test: setup ## the cluster in containers: images, scaling, faults (a Docker engine with Compose v2)
 	@tools/compose_test.sh

@@ -2,6 +2,7 @@
 # Tests by tier, each a list of folders; other arguments go to pytest: tools/test.sh tests/unit -k codec
 #   tools/test.sh test ...   pure tests, and one journey on real processes for each area
 #   tools/test.sh deep ...   the rest that needs only Python and Java; Hypothesis with all its examples
+#   tools/test.sh slice ...  a fixed part of deep for CI, some files of each area
 # What needs more (folders kafka, kerberos, browser, long; tests/system, tests/compose) runs in `make verify`.
 #
 # TEST_WORKERS=1 runs in one process; HEADRACE_TEST_SEED=N makes other random choices. There is one worker more than
@@ -17,6 +18,21 @@ case "${1:-}" in
   test) shift; folders=(tests/architecture tests/unit tests/scenarios tests/property tests/journeys) ;;
   deep) shift; folders=(tests/exhaustive tests/integration tests/docs tests/property tests/simulation tests/fuzz)
         export HEADRACE_EXAMPLES=all ;;
+  slice) shift
+    folders=(tests/exhaustive/{log/test_log_crashes,controller/test_storage_crashes,coordinator/test_groups_mutants}.py
+      tests/integration/broker/test_{replication,produce_stream,broker_upkeep,log_dirs,metadata_over_failovers}.py
+      tests/integration/cli/test_cli_{local,topics,groups,transactions,replicated}.py
+      tests/integration/client/test_{group_consumers,transactions,read_committed_logs,producer_over_failovers}.py
+      tests/integration/console/test_console_pages.py tests/integration/contract
+      tests/integration/coordinator/test_{coordinator_process,transactions_process}.py
+      tests/integration/gateway/test_{gateway_clients,fetch_answers,refused_requests}.py
+      tests/integration/interop/test_bare_grpc_client.py tests/integration/pipelines/test_orders.py
+      tests/integration/registry/test_registry_nodes.py tests/integration/schemas/test_clients_and_a_registry.py
+      tests/integration/security/test_{access_matrix,attacks,secure_cluster}.py
+      tests/integration/spark/test_spark_{source,sink,exactly_once}.py
+      tests/integration/upgrade/test_old_clusters.py
+      tests/docs/test_{readme_runs,documented_invariants,documented_commands}.py tests/fuzz
+      tests/simulation/test_simulated_{brokers,groups,transactions,upkeep}.py) ;;
 esac
 workers=${TEST_WORKERS:-$(($(nproc) + 1))}
 arguments=(-m "not long" --durations=15 --durations-min=1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The console in headless Chromium (marker "browser"). Installs Debian's chromium where it is missing, and playwright and
+# The console in headless Chromium. Installs Debian's chromium where it is missing, and playwright and
 # axe-core from the package index; the script downloads no browser from other sources. CONSOLE_PICTURES=1 writes
 # docs/pictures/console-*.png.
 set -euo pipefail
@@ -13,4 +13,4 @@ if ! command -v chromium >/dev/null; then
 fi
 .venv/bin/python -c 'import playwright, axe_playwright_python' 2>/dev/null ||
   .venv/bin/pip install -q -c constraints.txt --group browser
-exec .venv/bin/python -m pytest -p no:xdist -m browser tests/integration/console/test_console_browser.py "$@"
+exec .venv/bin/python -m pytest -p no:xdist tests/integration/console/browser/test_console_browser.py "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GSSAPI against a real KDC of MIT Kerberos (marker "kerberos"), with the SDK, Kafka's Java tools and kcat. Installs the
+# GSSAPI against a real KDC of MIT Kerberos, with the SDK, Kafka's Java tools and kcat. Installs the
 # KDC, the headers, kcat, its SASL module and faketime from Debian where they are missing, and gssapi from the package
 # index, which pip compiles. Java and Maven must be installed, as for tools/test_kafka.sh.
 set -euo pipefail
@@ -16,5 +16,5 @@ if ! { has krb5kdc && has kadmin.local && has kinit && has krb5-config && has fa
     libsasl2-modules-gssapi-mit faketime kcat; } >build/kerberos.log 2>&1 || { tail -n 20 build/kerberos.log; exit 1; }
 fi
 .venv/bin/python -c 'import gssapi' 2>/dev/null || .venv/bin/pip install -q -c constraints.txt gssapi
-exec .venv/bin/python -m pytest -p no:xdist -m kerberos tests/integration/security/test_kerberos_exchange.py \
-  tests/integration/security/test_kerberos_cluster.py tests/integration/gateway/test_kerberos_clients.py "$@"
+exec .venv/bin/python -m pytest -p no:xdist tests/integration/security/kerberos/test_kerberos_exchange.py \
+  tests/integration/security/kerberos/test_kerberos_cluster.py tests/integration/gateway/kerberos/test_kerberos_clients.py "$@"

@@ -11,6 +11,7 @@ of `make verify` continues with the next shard. State: build/verify/<shard>.json
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +21,8 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from generated_part import keep
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / "build" / "verify"
@@ -34,154 +37,84 @@ class Shard:
     seconds_max: int
 
 
-_FAULTS = ("TEST_WORKERS=1", "tools/test.sh", "tests/system/test_faults.py")
+CDC = "tests/integration/frameworks/kafka/test_cdc.py"
+
+
+def _tests(*arguments: str, **environment: str) -> tuple[str, ...]:
+    """A command that runs tests in one process where they start Spark or break machines. Bounds on time are verdicts."""
+    pairs = {"HEADRACE_JUDGE_TIMES": "1", "HEADRACE_EXAMPLES": "all", "HEADRACE_FULL": "1"} | environment
+    return ("env", *(f"{key}={value}" for key, value in pairs.items()), "tools/test.sh", *arguments)
+
+
+def _alone(*arguments: str, **environment: str) -> tuple[str, ...]:
+    return _tests(*arguments, TEST_WORKERS="1", **environment)
+
+
+def _make(*arguments: str) -> tuple[str, ...]:
+    return ("make", "--no-print-directory", *arguments)
+
+
+_SPARK = "tests/integration/spark"
+_PIPELINES = "tests/integration/pipelines/long/test"
 
 SHARDS = (
     Shard("check", ("tools/check.sh",), 600),
-    Shard("architecture", ("tools/test.sh", "tests/architecture"), 300),
-    Shard("unit", ("tools/test.sh", "tests/unit"), 1200),
-    Shard("property", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/property"), 1800),
-    Shard("scenarios", ("env", "HEADRACE_STORM=50", "tools/test.sh", "tests/scenarios"), 1800),
-    Shard("integration", ("tools/test.sh", "tests/integration"), 2400),
-    Shard("long", ("tools/test.sh", "-m", "long"), 5400),
+    Shard("test", _tests("test"), 1800),
+    Shard("deep", _tests("deep"), 5400),
+    Shard("long-marks", _tests("-m", "long", "tests/integration", "tests/system"), 3600),
+    Shard("long-spark", _alone(f"{_SPARK}/long"), 5400),
     Shard(
-        "spark-kills",
-        (
-            "env",
-            "HEADRACE_SPARK_KILLS=40",
-            "TEST_WORKERS=1",
-            "tools/test.sh",
-            "-m",
-            "long",
-            "tests/integration/spark/long/test_spark_kills.py",
-        ),
-        7200,
+        "long", _alone("tests/docs/long", "tests/integration/pipelines/long", "tests/integration/gateway/long"), 3600
     ),
-    Shard(
-        "fraud",
-        (
-            "env",
-            "HEADRACE_FRAUD_MINUTES=60",
-            "TEST_WORKERS=1",
-            "tools/test.sh",
-            "-m",
-            "long",
-            "tests/integration/spark/test_fraud.py",
-            "-k",
-            "flat",
-        ),
-        4800,
-    ),
-    Shard(
-        "telemetry",
-        (
-            "env",
-            "HEADRACE_TELEMETRY_MINUTES=60",
-            "TEST_WORKERS=1",
-            "tools/test.sh",
-            "-m",
-            "long",
-            "tests/integration/spark/long/test_telemetry.py",
-            "-k",
-            "flat",
-        ),
-        5700,
-    ),
+    Shard("spark-kills", _alone(f"{_SPARK}/long/test_spark_kills.py", HEADRACE_SPARK_KILLS="40"), 7200),
+    Shard("fraud", _alone("-m", "", f"{_SPARK}/test_fraud.py", "-k", "flat", HEADRACE_FRAUD_MINUTES="60"), 4800),
+    Shard("telemetry", _alone(f"{_SPARK}/long/test_telemetry.py", "-k", "flat", HEADRACE_TELEMETRY_MINUTES="60"), 5700),
     Shard(
         "pipelines-killed",
-        (
-            "env",
-            "HEADRACE_PIPELINES_KILLED=all",
-            "TEST_WORKERS=1",
-            "tools/test.sh",
-            "-m",
-            "long",
-            "tests/integration/spark/long/test_pipelines_killed.py",
-            "tests/integration/pipelines/long/test_orders_killed.py",
-            "tests/integration/pipelines/long/test_scaling_killed.py",
+        _alone(
+            f"{_SPARK}/long/test_pipelines_killed.py",
+            f"{_PIPELINES}_orders_killed.py",
+            f"{_PIPELINES}_scaling_killed.py",
+            HEADRACE_PIPELINES_KILLED="all",
         ),
         5400,
     ),
-    Shard("leaks", ("env", "HEADRACE_FULL_LEAKS=1", "tools/test.sh", "tests/integration", "-k", "leaks"), 1200),
-    Shard(
-        "compaction",
-        ("env", "HEADRACE_FULL_COMPACTION=1", "tools/test.sh", "tests/property/log_compaction"),
-        5400,
-    ),
+    Shard("leaks", _tests("tests/integration", "-k", "leaks", HEADRACE_FULL_LEAKS="1"), 1200),
+    Shard("compaction", _tests("tests/property/log_compaction", HEADRACE_FULL_COMPACTION="1"), 5400),
     Shard(
         "lives",
-        (
-            "env",
-            "HEADRACE_RANDOM_LIVES=3000",
-            "tools/test.sh",
-            "tests/scenarios/broker/test_random_lives_of_a_broker.py",
-        ),
+        _tests("tests/scenarios/broker/test_random_lives_of_a_broker.py", HEADRACE_RANDOM_LIVES="3000"),
         1200,
     ),
-    Shard("simulation", ("make", "--no-print-directory", "sim", "SCHEDULES=10000", "SIM=--transactions 0"), 3600),
-    Shard(
-        "simulation-transactions",
-        ("make", "--no-print-directory", "sim", "SCHEDULES=10000", "SIM=--half transactions --mutants none"),
-        7200,
-    ),
-    Shard("failed-flushes", ("make", "--no-print-directory", "failed-flushes", "SEEDS=200"), 2400),
-    Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
+    Shard("simulation", _make("sim", "SCHEDULES=10000", "SIM=--transactions 0"), 3600),
+    Shard("simulation-transactions", _make("sim", "SCHEDULES=10000", "SIM=--half transactions --mutants none"), 7200),
+    Shard("failed-flushes", _make("failed-flushes", "SEEDS=200"), 2400),
+    Shard("mutants", _make("mutants"), 7200),
     Shard("fuzz", (sys.executable, "-m", "tests.fuzz.run_fuzz", "--seconds", "600"), 1200),
-    Shard("system", ("env", "HEADRACE_FULL_KILLS=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
+    Shard("system", _alone("tests/system", HEADRACE_FULL_KILLS="1"), 3600),
     # The fault tests are split into parts, so that a stopped run continues with the next part.
     *(
-        Shard(f"faults-{part}", ("env", "HEADRACE_FAULTS=full", f"HEADRACE_FAULTS_PART={part}/4", *_FAULTS), 3600)
+        Shard(
+            f"faults-{part}",
+            _alone("tests/system/test_faults.py", HEADRACE_FAULTS="full", HEADRACE_FAULTS_PART=f"{part}/4"),
+            3600,
+        )
         for part in range(1, 5)
     ),
-    Shard(
-        "faults-groups",
-        ("env", "HEADRACE_FAULTS=full", "TEST_WORKERS=1", "tools/test.sh", "tests/system/test_groups_fail.py"),
-        2400,
+    *(
+        Shard(f"faults-{what}", _alone(f"tests/system/test_{what}_fail.py", HEADRACE_FAULTS="full"), 2700)
+        for what in ("groups", "gateways", "registries", "transactions")
     ),
-    Shard(
-        "faults-gateways",
-        ("env", "HEADRACE_FAULTS=full", "TEST_WORKERS=1", "tools/test.sh", "tests/system/test_gateways_fail.py"),
-        1200,
-    ),
-    Shard(
-        "faults-registries",
-        ("env", "HEADRACE_FAULTS=full", "TEST_WORKERS=1", "tools/test.sh", "tests/system/test_registries_fail.py"),
-        1800,
-    ),
-    Shard(
-        "faults-transactions",
-        (
-            "env",
-            "HEADRACE_FAULTS=full",
-            "TEST_WORKERS=1",
-            "tools/test.sh",
-            "tests/system/test_transactions_fail.py",
-            "tests/system/test_a_transaction_coordinator_dies.py",
-        ),
-        2700,
-    ),
-    Shard("soak", ("make", "--no-print-directory", "soak", "MINUTES=15"), 1500),
-    Shard("kafka", ("tools/test_kafka.sh",), 1800),
-    Shard("kerberos", ("tools/test_kerberos.sh",), 300),
-    Shard(
-        "cdc",
-        (
-            "env",
-            "HEADRACE_CDC_SECONDS=600",
-            "HEADRACE_CDC_KILLS=5",
-            sys.executable,
-            "-m",
-            "pytest",
-            "-m",
-            "kafka",
-            "tests/integration/frameworks/kafka/test_cdc.py",
-        ),
-        2400,
-    ),
+    Shard("soak", _make("soak", "MINUTES=15"), 1500),
+    Shard("kafka", ("tools/test_kafka.sh",), 3600),
+    Shard("cdc", ("env", "HEADRACE_CDC_SECONDS=600", "HEADRACE_CDC_KILLS=5", "tools/test_kafka.sh", CDC), 2400),
     Shard("client-suites", (sys.executable, "tools/client_suites.py", "check"), 2400),
+    Shard("kerberos", ("tools/test_kerberos.sh",), 300),
+    Shard("console", ("tools/test_console.sh",), 300),
+    Shard("compose", _make("compose-test"), 3600),
+    Shard("site", _make("site"), 600),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
-    Shard("bench-pipelines-smoke", (sys.executable, "bench/pipelines.py", "--smoke"), 900),
-    Shard("demo", (sys.executable, "-m", "headrace_pipelines.demo"), 1200),
+    Shard("demo", _make("demo"), 1200),
 )
 
 
@@ -219,7 +152,14 @@ def run(shard: Shard, state: str) -> bool:
             os.killpg(process.pid, signal.SIGKILL)  # kill the whole process group, because tests start clusters
             code = process.wait() or 124
     seconds = time.monotonic() - started
-    result = {"files": state, "exit": code, "seconds": round(seconds, 1), "command": shard.command}
+    result = {
+        "files": state,
+        "exit": code,
+        "seconds": round(seconds, 1),
+        "command": shard.command,
+        "commit": _git("rev-parse", "--short=8", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
+        "seed": os.environ.get("HEADRACE_TEST_SEED", "1"),
+    }
     (STATE / f"{shard.name}.json").write_text(json.dumps(result) + "\n")
     last = log.read_text(errors="replace").strip().splitlines()[-1:] or [""]
     print(
@@ -227,6 +167,26 @@ def run(shard: Shard, state: str) -> bool:
         flush=True,
     )
     return code == 0
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def write_table() -> None:
+    """The last run of each shard, in CONTRIBUTING.md; a shard without one here keeps its row."""
+    page = ROOT / "CONTRIBUTING.md"
+    rows = {row.split("|")[1].strip(" `"): row for row in page.read_text().splitlines() if row.startswith("| `")}
+    part = "| shard | commit | seed | result | minutes |\n|---|---|---|---|---|\n"
+    for shard in SHARDS:
+        row = rows.get(shard.name, f"| `{shard.name}` | not run yet | | | |")
+        with contextlib.suppress(OSError, ValueError, KeyError):  # no run here, or one of an older version
+            saved = json.loads((STATE / f"{shard.name}.json").read_text())
+            verdict = "ok" if saved["exit"] == 0 else "failed"
+            minutes = saved["seconds"] / 60
+            row = f"| `{shard.name}` | {saved['commit']} | {saved['seed']} | {verdict} | {minutes:.1f} |"
+        part += row + "\n"
+    keep(page, part, tool="verify.py", source="verify.py says", command="generate")
 
 
 def main(arguments: list[str]) -> int:
@@ -251,6 +211,7 @@ def main(arguments: list[str]) -> int:
             print(f"verify: {shard.name}: ok (passed before, and no file has changed since)")
         elif not run(shard, state):
             failed.append(shard.name)
+    write_table()
     print(f"verify: {'failed: ' + ', '.join(failed) if failed else 'ok'}")
     return 1 if failed else 0
 

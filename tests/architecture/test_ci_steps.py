@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.waiting import check_in_time, until
+from tests.worlds.waiting import check_in_time
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,29 +83,3 @@ def test_what_a_step_leaves_running_does_not_hold_up_the_next(checkout: Path) ->
     assert done.returncode == 0
     assert "ci: leaves left something running" in done.stdout
     assert done.stdout.splitlines()[-1] == "on"
-
-
-def test_a_step_beside_others_is_reported_when_it_is_joined(checkout: Path) -> None:
-    done = ci(
-        checkout,
-        """
-        beside sim 100 bash -c 'until [ -e go ]; do :; done; echo of sim; echo "SURVIVED: AMutant"; exit 2'
-        step one 100 bash -c 'echo of one; touch go'
-        joined sim
-        step test 100 echo 7 passed in 1s
-        """,
-    )
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    assert lines.index("of one") < lines.index("of sim") < lines.index("7 passed in 1s")
-    assert [line.split()[1:2] for line in done.stderr.splitlines() if "FAILED (2)" in line] == [["sim"]]
-    assert "\nSURVIVED: AMutant\n" in done.stderr
-    assert (checkout / "build/ci/sim.log").read_text() == "of sim\nSURVIVED: AMutant\n"
-
-
-def test_a_step_beside_others_ends_at_its_limit_and_with_the_run(checkout: Path) -> None:
-    done = ci(checkout, "beside slow 1 tail -f /dev/null\njoined slow")
-    assert (done.returncode, "TIMED OUT" in done.stderr) == (1, True)
-    done = ci(checkout, "beside left 100 bash -c 'echo $$ >pid; exec tail -f /dev/null'\nuntil [ -s pid ]; do :; done")
-    pid = (checkout / "pid").read_text().strip()
-    until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text(), within_s=60)

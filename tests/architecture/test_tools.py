@@ -25,6 +25,7 @@ def _shard(name: str, tmp_path: Path, code: int = 0, seconds_max: int = 30) -> v
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(verify, "STATE", tmp_path / "state")
     monkeypatch.setattr(verify, "fingerprint", lambda: "one")
+    monkeypatch.setattr(verify, "write_table", lambda: None)
     return tmp_path
 
 

@@ -25,7 +25,7 @@ from tests.compose.load import PARTITIONS, TOPIC, Load, check_nothing_lost, sett
 from tests.compose.stack import FIGURES, KAFKA_BOOTSTRAP, LIMIT_S, PROJECT, ROOT, Stack, docker, logs_of, note, until
 from tools import dashboards
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
 
 IMAGE = "headrace/service"
 SERVICE_IMAGE = f"{IMAGE}:{Stack.version}"

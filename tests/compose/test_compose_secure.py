@@ -26,7 +26,7 @@ SASL_BOOTSTRAP, SASL_KAFKA_BOOTSTRAP = "127.0.0.1:9097", "127.0.0.1:9093"
 CONSOLE = "https://127.0.0.1:9090/"
 PASSWORD = "pl4nted-alice-s3cret"
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from headrace_tools.local import ports
 from tests.docs import documented_pages as pages
 from tests.docs.documented_site import Site
 
-pytestmark = [pytest.mark.timeout(480), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(480)
 
 
 def test_the_page_of_the_registry_and_the_program_with_schemas(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from headrace_tools.local import ports
 from tests.docs import documented_pages as pages
 from tests.docs.documented_site import Site, about_disks
 
-pytestmark = [pytest.mark.timeout(480)]
+pytestmark = pytest.mark.timeout(480)
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,6 @@ def _p95(times: list[float]) -> float:
     return sorted(times)[round(0.95 * (len(times) - 1))]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_next_commit_or_abort_of_each_producer_returns_in_time(tmp_path: Path, rng: random.Random) -> None:
     with FaultyCluster(tmp_path / "cluster", coordinators=2, config=CONFIG, rng=rng) as cluster:

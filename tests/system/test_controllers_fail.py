@@ -142,7 +142,6 @@ def check(controllers: Controllers, writers: Writers) -> None:
         raise SafetyViolation(f"the controllers have different topics: {shown()}") from never
 
 
-@pytest.mark.slow
 def test_leaders_that_are_killed_are_followed_within_seconds_and_nothing_acknowledged_is_lost(
     controllers: Controllers,
 ) -> None:
@@ -162,7 +161,6 @@ def test_leaders_that_are_killed_are_followed_within_seconds_and_nothing_acknowl
     assert seconds[int(0.95 * (len(seconds) - 1))] < FAILOVER_P95_S, seconds
 
 
-@pytest.mark.slow
 def test_a_leader_that_is_frozen_is_followed_and_shows_nothing_old_when_it_thaws(controllers: Controllers) -> None:
     everybody = ",".join(controllers.addresses.values())
     with Writers([everybody]) as writers:

@@ -112,7 +112,6 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     made.close()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scenario", chosen(), ids=lambda scenario: scenario.name)
 def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
@@ -139,7 +138,6 @@ def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
         raise
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_programme_sees_it_when_acknowledged_records_are_lost(tmp_path: Path, rng: random.Random) -> None:
     """Test of the final check. A topic on a single broker does not wait for the disk, so it loses acknowledged records

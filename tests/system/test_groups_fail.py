@@ -267,7 +267,6 @@ def clusters(disks: SmallDisks) -> Iterator[list[FaultyCluster]]:
         cluster.__exit__(None, None, None)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", chosen())
 def test_groups_skip_nothing_and_repeat_only_what_was_not_committed(

@@ -92,7 +92,6 @@ class Reader(threading.Thread):
                         self.failed.append(error)
 
 
-@pytest.mark.slow
 def test_a_member_reads_on_and_commits_while_every_controller_stands_still(
     local: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

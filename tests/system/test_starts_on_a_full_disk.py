@@ -58,7 +58,6 @@ def read(cluster: FaultyCluster, count: int) -> list[bytes]:
         return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
 def test_a_broker_that_starts_on_a_full_disk_serves_reads_and_recovers_by_itself(

@@ -235,7 +235,6 @@ def loads() -> list[type[Bank | Transform]]:
     return [every[(int(os.environ["HEADRACE_TEST_SEED"]) + (WHICH == "rotate")) % 2]]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", loads(), ids=lambda kind: kind.__name__)
 def test_transactions_hold_while_everything_fails(

@@ -11,7 +11,7 @@ from headrace import LocalCluster
 from tests.docs import documented_pages as pages
 from tests.docs.documented_site import Site
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
+pytestmark = pytest.mark.timeout(480)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from headrace_tools.local import ports
 from tests.docs import documented_pages as pages
 from tests.docs.documented_site import Site
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
+pytestmark = pytest.mark.timeout(480)
 PAGE = "docs/tutorial.md"
 
 

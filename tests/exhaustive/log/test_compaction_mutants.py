@@ -114,7 +114,6 @@ MUTANTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_cleaner_without_the_guard_is_found_out(

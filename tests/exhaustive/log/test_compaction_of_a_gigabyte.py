@@ -15,7 +15,6 @@ IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 SCRIPT = Path(__file__).parent / "gigabyte.py"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900 if IS_FULL else 120)
 def test_a_log_with_more_keys_than_the_map_holds_is_cleaned_in_bounded_memory(tmp_path: Path) -> None:
     records, keys, map_bytes = (10_050_000, 10_000_000, 128 << 20) if IS_FULL else (206_000, 200_000, 2_500_000)

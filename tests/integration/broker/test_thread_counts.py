@@ -9,8 +9,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from headrace import Admin, LocalCluster, NewTopic, TopicPartition
 from headrace_core.rpc.event_loop import BLOCKING_THREADS, StartedThreads, new_event_loop
 from tests.system.soak.soak_samples import GRPC_THREADS, thread_names
@@ -92,7 +90,6 @@ def test_a_loop_of_ours_has_its_blocking_threads_from_the_start() -> None:
     assert not any(thread.is_alive() for thread in started)
 
 
-@pytest.mark.slow
 def test_every_process_has_as_many_threads_after_load_as_after_its_start(tmp_path) -> None:  # type: ignore[no-untyped-def]
     config = {
         "metadata.log.max.record.bytes.between.snapshots": "2000",

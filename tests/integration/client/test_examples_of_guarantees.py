@@ -16,7 +16,7 @@ LIMIT_S = 280.0
 #: Fewer kills than the twenty of a user's run, so that the test is short.
 KILLS = 5
 
-pytestmark = [pytest.mark.timeout(LIMIT_S + 20)]
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 
 
 def output(headrace: Any, example: str, *arguments: str) -> list[str]:

@@ -192,7 +192,7 @@ INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST = 17, 40, 42
 def test_a_wrong_change_of_a_configuration_has_kafkas_error(
     gateway: Gateway, kind: int, name: str, key: str, value: str | None, code: int
 ) -> None:
-    """tests/integration/gateway/test_configs_beside_kafka.py compares more changes with Kafka."""
+    """tests/integration/gateway/kafka/test_configs_beside_kafka.py compares more changes with Kafka."""
     configs = [{"name": key, "value": value, "config_operation": 0}]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
     answer = ask(gateway.bootstrap_servers, Api.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])

@@ -45,7 +45,6 @@ with warnings.catch_warnings():
     from confluent_kafka.schema_registry.protobuf import ProtobufSerializer as TheirProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
-pytestmark = pytest.mark.slow
 
 ORDER = json.dumps(
     {

@@ -17,7 +17,6 @@ from tests.worlds.waiting import until
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_nodes_change_to_tls_one_by_one_and_no_send_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     mode = ["open"]
     properties = nodes.properties

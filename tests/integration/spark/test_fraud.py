@@ -22,7 +22,7 @@ from tests.worlds import flat_runs
 from tests.worlds.fraud_truth import calculated, records_of, written
 from tests.worlds.spark_drivers import LONG_S
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 #: Minutes of payments in test_state_memory_and_lag_stay_flat; `make verify` sets 60.
 MINUTES = float(os.environ.get("HEADRACE_FRAUD_MINUTES", "0"))

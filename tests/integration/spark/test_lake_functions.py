@@ -21,7 +21,7 @@ from headrace_pipelines.lake.silver import bronze, judged, quarantine, silver
 from headrace_pipelines.tables.streams import frame_of
 from headrace_pipelines.tables.table import Batch
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 RAW = (
     "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING, partition INT, "

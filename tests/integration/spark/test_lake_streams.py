@@ -17,7 +17,7 @@ from headrace_pipelines.tables.iceberg import IcebergTable, local_catalog
 from headrace_pipelines.tables.streams import append_to, batch_of, merge_into
 from headrace_pipelines.tables.table import LakeTable
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.timeout(200)
 
 
 def arrive(directory: Path, name: str, *rows: dict[str, Any]) -> None:

@@ -33,8 +33,6 @@ from headrace_pipelines.replays import DeadLetter, Replayed, replay
 from headrace_pipelines.topics import await_markers, records_in_topic
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark]
-
 SCHEMA = "user STRING NOT NULL, amount DOUBLE"
 RULES = Expectations(Expectation("amount is positive", "data.amount IS NULL OR data.amount > 0", "quarantine"))
 

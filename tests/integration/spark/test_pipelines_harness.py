@@ -14,7 +14,7 @@ from headrace_pipelines.errors import JobFailedError
 from headrace_pipelines.sites import Site
 from headrace_pipelines.testing import Harness, TimedRecord
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

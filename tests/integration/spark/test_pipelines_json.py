@@ -12,8 +12,6 @@ from headrace_core.errors import InvalidArgumentError
 from headrace_pipelines.errors import InvalidColumnsError, UnsupportedFieldError
 from headrace_pipelines.json_parsing import parse_json
 
-pytestmark = [pytest.mark.spark]
-
 SCHEMA = (
     "user STRING NOT NULL, amount DOUBLE, n INT, at TIMESTAMP, items ARRAY<STRUCT<sku: STRING, n: INT>>, "
     "tags MAP<STRING, STRING>, geo STRUCT<lat: DOUBLE NOT NULL>"

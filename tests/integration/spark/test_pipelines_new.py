@@ -15,7 +15,7 @@ import pytest
 from headrace import Admin, NewTopic, Producer
 from headrace_pipelines import cli
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.timeout(500)
 
 
 @pytest.fixture

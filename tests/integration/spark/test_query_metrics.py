@@ -14,7 +14,7 @@ from headrace import Admin, NewTopic, Producer, PrometheusCollector, TopicPartit
 from headrace.observing import Statistics
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_positions_and_lag_of_a_query_equal_what_was_sent(headrace: Any, spark: Any, tmp_path: Path) -> None:

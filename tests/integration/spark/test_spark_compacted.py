@@ -16,8 +16,6 @@ from headrace_spark.schema import RECORD
 from headrace_spark.source import HeadraceBatchReader
 from headrace_spark.stream import HeadraceStreamReader
 
-pytestmark = pytest.mark.spark
-
 TOPIC = "latest"
 RECORDS, KEYS = 4_000, 10
 

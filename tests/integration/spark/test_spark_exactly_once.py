@@ -11,8 +11,6 @@ from pyspark.sql import DataFrame
 
 from headrace import Admin, Consumer, TopicPartition
 
-pytestmark = [pytest.mark.spark]
-
 EXACTLY_ONCE = {"headrace.delivery": "exactly-once"}
 
 

@@ -17,8 +17,6 @@ from headrace_spark.schema import RECORD
 from headrace_spark.source import HeadraceBatchReader
 from headrace_spark.stream import HeadraceStreamReader
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def admin(headrace: Any) -> Iterator[Admin]:

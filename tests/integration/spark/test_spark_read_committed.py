@@ -15,8 +15,6 @@ from headrace_spark.stream import HeadraceStreamReader
 from tests.worlds.transactional_log import Row, TransactionalLog
 from tests.worlds.transactional_topics import serving
 
-pytestmark = pytest.mark.spark
-
 
 def open_at_the_end(seed: int) -> TransactionalLog:
     """Random transactions that are all committed, then an open transaction; records of another producer follow its

@@ -34,7 +34,7 @@ from headrace_pipelines.replays import DeadLetter
 from headrace_spark import from_registry, to_registry
 from tests.integration.spark.test_pipelines_dead_letters import records_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,6 @@ from headrace import Admin
 from headrace.partitioners import key_partition
 from headrace_core.testing.verdicts import NotInTimeError
 
-pytestmark = [pytest.mark.spark]
-
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

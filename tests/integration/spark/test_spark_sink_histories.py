@@ -24,8 +24,6 @@ from headrace_spark.sink_columns import SinkColumns
 from headrace_spark.sink_options import SinkOptions, parse_sink_options
 from headrace_spark.sink_task import SinkCommit
 
-pytestmark = pytest.mark.spark
-
 VALUE = SinkColumns(("value",), by_row=False, ignored=())
 BATCHES, TASKS, ROWS = 6, 3, 20
 HISTORIES = 3

@@ -14,8 +14,6 @@ import pytest
 from headrace import Admin, Consumer, TopicPartition
 from headrace_core.testing.verdicts import NotInTimeError
 
-pytestmark = [pytest.mark.spark]
-
 KAFKA_COLUMNS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
 )

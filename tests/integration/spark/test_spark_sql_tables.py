@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark]
-
 NAMES_THE_FORMS = (
     r"Spark keeps no OPTIONS of CREATE TABLE \.\.\. USING headrace\. Use SELECT \.\.\. FROM t WITH .*INSERT INTO t WITH"
     r".*CREATE TEMPORARY VIEW v USING headrace OPTIONS"

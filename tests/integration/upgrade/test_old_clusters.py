@@ -27,7 +27,7 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 import grpc  # isort: skip  (grpc reads settings at its import, which the core's modules set)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 HERE = Path(__file__).parent
 HEADRACE = str(Path(sys.executable).with_name("headrace"))

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -268,7 +267,6 @@ class CheckpointMachine(RuleBasedStateMachine):
 CheckpointMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 
 
-@pytest.mark.slow
 class TestCheckpointsAgainstModel(CheckpointMachine.TestCase):  # type: ignore[misc, name-defined]
     def setUp(self) -> None:
         logging.disable(logging.ERROR)  # each damaged checkpoint is logged

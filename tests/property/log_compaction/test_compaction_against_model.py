@@ -16,7 +16,6 @@ CHUNKS = 40 if IS_FULL else 4
 HISTORIES_PER_CHUNK = 50 if IS_FULL else 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800 if IS_FULL else 120)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_cleaning_leaves_what_the_model_says_whenever_it_crashes(

@@ -153,7 +153,6 @@ def run(seed: int, counts: Counts) -> None:
         world.clean()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800 if IS_FULL else 120)
 def test_a_cleaning_leaves_what_the_model_says_of_a_log_that_is_shortened(
     seed: int, caplog: pytest.LogCaptureFixture

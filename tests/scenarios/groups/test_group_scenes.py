@@ -34,7 +34,7 @@ STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
 #: is for a slow machine that runs other tests too, and is far below the session timeout of 45 s.)
 STANDSTILL_MAX_S = 15.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

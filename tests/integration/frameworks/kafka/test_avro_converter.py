@@ -18,7 +18,7 @@ from tests.integration.frameworks.java_apps import KAFKA, maven_jars
 from tests.integration.frameworks.kafka.test_kafka_connect import STARTED_S, Worker
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CONVERTER = ("io.apicurio", "apicurio-registry-utils-converter", "2.6.13.Final")
 LINES = 200

@@ -35,7 +35,7 @@ from tests.worlds.waiting import until
 
 SECONDS = int(os.environ.get("HEADRACE_CDC_SECONDS", "30"))
 KILLS = int(os.environ.get("HEADRACE_CDC_KILLS", "1"))
-pytestmark = [pytest.mark.timeout(600 + 2 * SECONDS)]
+pytestmark = pytest.mark.timeout(600 + 2 * SECONDS)
 
 RATE = 30.0
 #: A table with PostgreSQL's types, and a table with a value so large that PostgreSQL stores it apart (TOAST).

@@ -39,7 +39,7 @@ from tests.integration.interop.kafka_peer import jars
 from tests.worlds.spark_drivers import SparkDriver
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SECONDS, RATE = 16, 30.0
 #: The name of a column in Avro, whose names have letters, digits and underscores.

@@ -12,7 +12,7 @@ import pytest
 from headrace_pipelines.cdc.connect import fetch_jars
 from tests.integration.interop.kafka_peer import jars
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[4]
 

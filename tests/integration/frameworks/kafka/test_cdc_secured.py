@@ -16,7 +16,7 @@ from tests.integration.spark.long.test_pipelines_secured import shown
 from tests.worlds.pipeline_runs import Run
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.integration.frameworks.java_apps import KAFKA, maven_jars
 from tests.integration.frameworks.kafka.test_kafka_connect import STARTED_S, Worker
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tests.integration.interop.kafka_peer import KafkaBroker
 from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PAGE = "docs/frameworks.md"
 ALL_S = 120.0

@@ -17,7 +17,7 @@ from tests.integration.frameworks.java_apps import KAFKA, JavaApp, maven_jars
 from tests.worlds.free_ports import free_port
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 KILLS = 2
 STARTED_S = 120.0

@@ -15,7 +15,7 @@ from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, Record, 
 from tests.integration.frameworks.java_apps import KAFKA, JavaApp, compiled, maven_jars
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 KILLS = 5
 PARTITIONS = 3

@@ -16,7 +16,7 @@ from tests.integration.frameworks.java_apps import KAFKA, JavaApp, maven_jars
 from tests.integration.interop.kafka_peer import KafkaBroker
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PARTITIONS, RECORDS, MORE = 3, 1_500, 300
 MIRRORED_S = 120.0

@@ -18,7 +18,7 @@ from tests.integration.interop.kafka_peer import KafkaBroker
 from tests.worlds.gateways import running_gateway
 from tests.worlds.kafka_wire import KafkaWire
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

@@ -14,7 +14,7 @@ from headrace import LocalCluster
 from tests.integration.gateway.go_programs import go_programs
 from tests.integration.gateway.group_of_three import CONFIG, GroupRun, judge_copy, judge_group, run_group
 
-pytestmark = [pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 GROUPS = [("franz", "classic"), ("franz", "consumer"), ("sarama", "classic")]
 
 

@@ -15,7 +15,7 @@ from headrace import Admin, LocalCluster, NewTopic
 from tests.worlds.gateways import topic_name
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 PARTITIONS = 6
 
 

@@ -28,7 +28,7 @@ from tests.integration.gateway.group_of_three import (
 from tests.integration.gateway.java_programs import JavaPrograms
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

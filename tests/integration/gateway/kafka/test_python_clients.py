@@ -12,7 +12,7 @@ import pytest
 from headrace import LocalCluster
 from tests.integration.gateway.group_of_three import CONFIG, GroupRun, judge_copy, judge_group, run_group
 
-pytestmark = [pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 CLIENTS = ["aiokafka", "kafka_python"]
 
 

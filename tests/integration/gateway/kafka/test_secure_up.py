@@ -9,7 +9,7 @@ import pytest
 from headrace import Admin, LocalCluster
 from tests.integration.gateway.kafka_tools import KafkaTools
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_kafka_topics_takes_the_clusters_client_properties(tmp_path: Path) -> None:

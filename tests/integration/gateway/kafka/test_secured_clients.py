@@ -16,7 +16,7 @@ from tests.integration.gateway.secured_clients import LIBRARIES, Login, confluen
 from tests.worlds.certificates import TestAuthority
 from tests.worlds.gateways import running_gateway
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 TOPIC = "secured"
 SECRET = "it is planted"
 MODULES = "org.apache.kafka.common.security"

@@ -15,7 +15,7 @@ from tests.integration.gateway.kafka_tools import KafkaTools, Printed
 from tests.integration.gateway.secured_kafka import SecuredKafka
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 USERS = ("root", "alice", "bob")
 PASSWORD = "it is planted"
 KEY = "a secret of all nodes"

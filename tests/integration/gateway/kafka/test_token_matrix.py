@@ -19,7 +19,7 @@ from tests.integration.gateway.secured_kafka import SecuredKafka
 from tests.worlds.kafka_wire import KafkaWire
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 PASSWORD, KEY = "secret", "a secret of all nodes"
 #: The clients besides root, who is a super user, and their rights: operation, resource type, name.
 RIGHTS = {

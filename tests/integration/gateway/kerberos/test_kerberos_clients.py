@@ -21,7 +21,7 @@ from tests.worlds.kafka_wire import ClosedError, KafkaWire
 from tests.worlds.kerberos import REALM, Realm, krb5_module, running_realm
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 TOPIC = "kerberized"
 NODES = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:ANONYMOUS"}
 TOPICS = "org.apache.kafka.tools.TopicCommand"

@@ -14,7 +14,7 @@ from headrace import Admin, LocalCluster, QuotaEntity
 from tests.integration.gateway.kafka_tools import KafkaTools
 from tests.worlds.neighbours import Neighbour
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 RATE, SECONDS = 5_000_000, 30.0
 VALUE = bytes(10_000)
@@ -81,7 +81,6 @@ def test_librdkafka_gets_its_rate(cluster: LocalCluster) -> None:
     assert beside(cluster, consumed_per_s) == EXACT
 
 
-@pytest.mark.kafka
 def test_kafkas_perf_tools_get_their_rate(cluster: LocalCluster, tmp_path: Path) -> None:
     server = cluster.kafka_bootstrap_servers
     (tmp_path / "slow.properties").write_text("client.id=slow\n")

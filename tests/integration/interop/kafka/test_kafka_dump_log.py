@@ -23,7 +23,7 @@ from headrace_core.log.dump import ProducerLine, dump
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[4]
 TOOL = "org.apache.kafka.tools.DumpLogSegments"

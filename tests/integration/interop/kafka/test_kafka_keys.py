@@ -20,7 +20,7 @@ from headrace_core.config.server_keys import SERVER
 from headrace_core.config.topic_keys import TOPIC
 from tests.integration.interop.kafka_peer import jars
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 #: For each class of Kafka that prints keys: Headrace's definition of the keys, and the minimum number of keys. (With
 #: fewer keys, the test has misread the output.)

@@ -28,7 +28,7 @@ from tests.integration.interop.kafka_peer import Consumed, KafkaBroker
 from tests.worlds.broker_world import Cluster, Stream, Topic, fetch_partition, fetch_request
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LEDGER = {"segment.bytes": "1048576", "index.interval.bytes": "1024"}

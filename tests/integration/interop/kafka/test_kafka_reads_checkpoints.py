@@ -16,7 +16,7 @@ from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
 from tests.integration.interop.kafka_peer import jars
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ORDERS = TopicPartition("orders", 0)
 READER = Path(__file__).parents[1] / "ReadCheckpoints.java"

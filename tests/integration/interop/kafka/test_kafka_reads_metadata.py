@@ -26,7 +26,7 @@ from headrace_core.node.meta_properties import format_directories
 from headrace_core.testing.clock import ManualClock
 from tests.integration.interop.kafka_peer import jars
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 KEYS = [ReplicaKey(number, bytes([number]) * 16) for number in (1, 2)]

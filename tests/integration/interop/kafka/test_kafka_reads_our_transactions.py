@@ -44,7 +44,7 @@ from headrace_core.sinks import SinkTransaction, sink_id
 from tests.integration.interop.kafka_peer import KafkaBroker
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 NOW_MS = 1_700_000_000_000
 SHARD_EPOCH = 7

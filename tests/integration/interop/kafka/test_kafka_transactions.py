@@ -22,7 +22,7 @@ from headrace_core.types import TopicPartition
 from tests.integration.interop.kafka_peer import KafkaBroker
 from tests.worlds.txn_log_world import committed_values
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 TOPIC = "payments"
 ROUNDS = 14

@@ -14,7 +14,7 @@ from headrace_pipelines.orders.database import Database
 from tests.worlds.pipeline_runs import Run
 
 #: Not Kafka, but PostgreSQL is in CI only where Kafka is.
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from headrace.partitioners import key_partition
 from headrace_pipelines.scaling.schema import traffic
 from tests.worlds.pipeline_runs import Run
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 RATE = 1_000
 COLUMNS = ["partition", "offset", "key", "n", "at_ns", "ended_ns", "word"]

@@ -35,7 +35,7 @@ from headrace_registry.schemas import SchemaType, parse
 from tests.integration.frameworks.java_apps import maven_jars
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 FLINK = "2.0.0"
 PROGRAM = Path(__file__).parents[1] / "java" / "ConfluentClient.java"

@@ -20,7 +20,7 @@ from tests.worlds.kerberos import REALM, Realm, krb5_module, running_realm
 from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import check_in_time, until
 
-pytestmark = [pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 REAUTH_S = 1.5
 RULES = r"RULE:[2:$2](admin)s/admin/root/,RULE:[1:$1@$0](.*@HEADRACE\.TEST)s/@.*//"

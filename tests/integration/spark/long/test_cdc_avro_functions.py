@@ -20,8 +20,6 @@ from tests.integration.spark.long.test_cdc_functions import ID, NAME, PRICE, TOP
 from tests.unit.pipelines.test_cdc_avro import DECIMAL, envelope
 from tests.worlds.fake_registry import FakeRegistry, fake_registry
 
-pytestmark = [pytest.mark.spark]
-
 KEY = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
 ROW = (("id", "long"), ("name", ["null", "string"]), ("price", ["null", DECIMAL]))
 

@@ -22,8 +22,6 @@ from headrace_pipelines.expectations import REASON
 from headrace_pipelines.lake.lakes import Lake, lakes
 from headrace_pipelines.tables.table import Batch, LakeTable
 
-pytestmark = [pytest.mark.spark]
-
 RECORDS = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, topic string, partition int, "
     "offset bigint, timestamp timestamp"

@@ -14,7 +14,7 @@ import pytest
 
 from headrace_pipelines import cli
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 ROOT = Path(__file__).resolve().parents[4]
 LOG = ROOT / "pipelines/library/src/headrace_pipelines/clickstream/data/web_access.log.gz"

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 RUN = [sys.executable, "-m", "headrace_pipelines", "run", "lake"]
 BROKEN = {

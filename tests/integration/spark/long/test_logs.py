@@ -21,7 +21,7 @@ from headrace_pipelines.logs import archive
 from tests.worlds.pipeline_runs import Run
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 MODULE = "headrace_pipelines.logs.shipping"
 

@@ -15,8 +15,6 @@ from headrace_pipelines.errors import InvalidColumnsError, InvalidExpectationErr
 from headrace_pipelines.expectations import Counts, Expectation, Expectations, time_within
 from tests.worlds.spark_drivers import SparkDriver
 
-pytestmark = [pytest.mark.spark]
-
 DRIVER = Path(__file__).parents[1] / "lost_shuffle_driver.py"
 
 POSITIVE = Expectation("amount is positive", "amount > 0", "quarantine")

@@ -14,7 +14,7 @@ import pytest
 from tests.worlds.pipeline_runs import Run
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 STAGES = ("starting Spark", "Setting default log level", "starting four queries", "replaying")
 

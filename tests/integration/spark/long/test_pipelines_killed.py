@@ -29,7 +29,6 @@ from tests.worlds import fraud_truth
 from tests.worlds.pipeline_runs import Run
 
 pytestmark = [
-    pytest.mark.spark,
     pytest.mark.timeout(900),
     pytest.mark.headrace_cluster(brokers=3, controllers=1, coordinators=2),
 ]

@@ -18,7 +18,7 @@ from headrace.acl_models import AclBinding, AclOperation, ResourcePatternType, R
 from tests.worlds.pipeline_runs import Run
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PASSWORD = "pl4nted-secret"
 TRANSACTIONS = ("__headrace_sink/", "orders-handler-", "headrace-ship-logs-")

@@ -15,8 +15,6 @@ from headrace_registry.compat.avro import AMBIGUOUS
 from headrace_registry.schemas import Schema, SchemaType, parse
 from tests.unit.registry.schemas.test_avro import CANONICAL, DEFAULTS, INVALID
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
 ROOT = Path(__file__).parents[3] / "unit" / "registry" / "compat"
 ROWS = tomllib.loads((ROOT / "avro.toml").read_text())["row"]
 TEXTS = list(dict.fromkeys(row[side] for row in ROWS for side in ("old", "new")))

@@ -14,7 +14,7 @@ import pytest
 from headrace import Admin, Consumer, LocalCluster, Producer, ScramMechanism, UserScramCredentialUpsertion
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 ROOT_PASSWORD = "r00t-of-the-cluster"
 PLAIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_root="{ROOT_PASSWORD}";'

@@ -19,7 +19,7 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
 from tests.worlds.spark_drivers import SparkDriver
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 RUNS = int(os.environ.get("HEADRACE_SPARK_KILLS", "3"))
 DRIVER = Path(__file__).parents[1] / "once_driver.py"

@@ -22,7 +22,7 @@ from headrace_spark.java import find_java
 from headrace_tools.local import ports
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
 

@@ -11,7 +11,7 @@ import pytest
 from headrace import Admin, LocalCluster, NewTopic, QuotaEntity
 from tests.worlds.neighbours import Neighbour
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 RATE, SECONDS, VALUE_BYTES = 5_000_000, 30, 10_000
 ROWS = RATE * SECONDS // VALUE_BYTES

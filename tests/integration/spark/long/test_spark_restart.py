@@ -15,7 +15,7 @@ from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
 from tests.worlds.spark_drivers import SparkDriver
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 100 + 100
 

@@ -8,7 +8,7 @@ from headrace_core.tracing.context import context_of
 from tests.worlds.trace_collector import Span
 from tests.worlds.traced_copy import UNTRACED, traced_copy
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_one_trace_goes_from_the_send_to_the_record_of_the_sink() -> None:

@@ -23,7 +23,7 @@ from headrace_pipelines.sql.results import Arriving, Message, Result, Rows
 from headrace_pipelines.sql.session import Session
 from headrace_pipelines.topics import await_markers, records_in_topic
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 QUICK_START = Path(__file__).resolve().parents[4] / "examples/quick_start.sql"
 MOUNTAIN_VIEW = (37.4133, -122.1162)

@@ -20,7 +20,7 @@ from headrace_pipelines.testing import kill_session
 from headrace_pipelines.topics import await_markers, records_in_topic
 from tests.worlds.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 LONG_S = 120.0
 

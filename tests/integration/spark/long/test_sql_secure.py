@@ -19,7 +19,7 @@ from headrace_pipelines.sql.output import show
 from headrace_pipelines.sql.parsing import parse
 from headrace_pipelines.sql.session import Session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 STATEMENTS = """
 CREATE STREAM orders (id INT, item STRING) WITH (key = 'id', partitions = 1);

@@ -17,7 +17,7 @@ from headrace_pipelines.telemetry import fleet, grains, job
 from tests.worlds import flat_runs
 from tests.worlds.fraud_truth import records_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
 #: Minutes of test_state_memory_and_checkpoint_stay_flat; `make verify` sets 60. In an hour of real time the grain of 15
 #: minutes would have four batches, which are too few for a slope. So the devices' time is faster than the clock.

@@ -18,7 +18,7 @@ from headrace_core.records import Compression
 from headrace_core.testing.crashing_fs import Loss
 from tests.worlds.compaction_world import DIRECTORY, Batch, CompactionWorld, Counts, batches_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[4]
 TOOL = "org.apache.kafka.tools.DumpLogSegments"

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
+pytestmark = pytest.mark.timeout(540)
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 LOG = os.environ.get("HEADRACE_DEMO_LOG")
 DEMO = [sys.executable, "-m", "headrace_spark.demo"]
 
@@ -36,7 +36,6 @@ def run_of_today() -> tuple[Path, str] | None:
     return (ROOT, Path(LOG).read_text()) if LOG else None
 
 
-@(pytest.mark.slow if LOG else pytest.mark.long)
 def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
     import pandas as pd
 
@@ -74,7 +73,6 @@ def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
     assert cluster_processes(root) == []
 
 
-@pytest.mark.long
 def test_ctrl_c_stops_the_demo_and_leaves_nothing_behind(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         DEMO, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
