@@ -87,7 +87,11 @@ def test_producers_are_answered_in_order_and_only_up_to_the_high_watermark():
     it.appended(30, 0, 3000)
     for end in (10, 20, 30):
         it.when_committed(end, lambda error, end=end: answered.append((end, error)))
+    it.flushed(9)  # the last record of the first append is missing
+    assert answered == []
     it.flushed(20)
+    assert answered == [(10, None), (20, None)]
+    it.flushed(29)
     assert answered == [(10, None), (20, None)]
     it.flushed(30)
     assert answered[-1] == (30, None)
