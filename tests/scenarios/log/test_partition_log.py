@@ -220,6 +220,17 @@ def test_one_call_with_many_appends_rolls_in_between() -> None:
 # ---------------------------------------------------------------------------------------------- reading
 
 
+def test_records_are_deleted_up_to_the_log_s_end_and_not_beyond() -> None:
+    log = open_log()
+    for i in range(3):
+        log.append(batch(str(i)), 0)
+    with pytest.raises(OffsetOutOfRangeError, match="cannot delete records before 4, but the log ends at 3"):
+        log.delete_records(4)
+    assert log.log_start_offset == 0
+    assert log.delete_records(3) == 3
+    assert log.delete_records(1) == 3, "deleted records do not come back"
+
+
 def test_read_is_bounded_below_above_and_in_size() -> None:
     log = open_log()
     for i in range(10):
