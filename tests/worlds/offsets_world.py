@@ -35,6 +35,7 @@ class Group:
     members: dict[str, int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     empty_since_ms: int = 0
+    is_joining: bool = False
 
 
 class GroupsByHand:
@@ -75,6 +76,9 @@ class GroupsByHand:
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         return group_id in self.groups and topic in self.groups[group_id].topics
+
+    def is_joining(self, group_id: str) -> bool:
+        return group_id in self.groups and self.groups[group_id].is_joining
 
     def check_commit(
         self,

@@ -1,4 +1,4 @@
-"""Offsets expire when a group has had no members for offsets.retention.minutes, and never earlier (KIP-211)."""
+"""Offsets that no member reads from expire after offsets.retention.minutes, and never earlier (KIP-211, KAFKA-8338)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_offsets_of_a_plain_consumer_go_seven_days_after_the_commit() -> None:
 
 def test_the_days_are_counted_from_when_the_last_member_left() -> None:
     world = OffsetsWorld()
-    world.groups.groups["g"] = Group({"m": 1})
+    world.groups.groups["g"] = Group({"m": 1}, {"t"})
     world.commit("g", OffsetToCommit("t", 0, 1), member_id="m", member_epoch=1)
     left_ms = NOW_MS + 30 * DAY_MS
     assert _wait(world, left_ms) == []
@@ -45,15 +45,60 @@ def test_the_days_are_counted_from_when_the_last_member_left() -> None:
     assert world.fetch("g") == {}
 
 
-def test_an_active_group_never_loses_an_offset_whatever_the_clock_does() -> None:
+def test_an_active_group_never_loses_an_offset_that_it_reads_from_whatever_the_clock_does() -> None:
     world = OffsetsWorld()
-    world.groups.groups["g"] = Group({"m": 1})
+    world.groups.groups["g"] = Group({"m": 1}, {"t"})
     world.commit("g", OffsetToCommit("t", 0, 1), member_id="m", member_epoch=1)
     now_ms = NOW_MS
     for leap_ms in (10 * DAY_MS, CHECK_MS, CHECK_MS, -20 * DAY_MS, CHECK_MS, CHECK_MS, 400 * DAY_MS, CHECK_MS):
         now_ms += leap_ms
         assert world.expire(now_ms) == ()
     assert len(world.fetch("g")) == 1
+
+
+def test_an_active_group_loses_the_offsets_of_topics_that_it_left() -> None:
+    """They stayed for ever, and so did their growing lag."""
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group({"m": 1}, {"t", "left"})
+    world.commit("g", OffsetToCommit("t", 0, 1), OffsetToCommit("left", 0, 1), member_id="m", member_epoch=1)
+    left_ms = NOW_MS + 6 * DAY_MS
+    assert _wait(world, left_ms) == []
+    world.groups.groups["g"].topics = {"t"}
+    _wait(world, NOW_MS + 7 * DAY_MS - 1, since_ms=left_ms)
+    assert set(world.fetch("g")) == {("t", 0), ("left", 0)}, "the days are counted from the commit"
+    assert _wait(world, NOW_MS + 7 * DAY_MS, since_ms=NOW_MS + 7 * DAY_MS - CHECK_MS) == []
+    assert list(world.fetch("g")) == [("t", 0)]
+    assert list(world.successor().book) == list(world.logic.book)
+    world.groups.groups["g"].topics = set()
+    assert _wait(world, NOW_MS + 8 * DAY_MS, since_ms=NOW_MS + 7 * DAY_MS) == [], "a group with members stays"
+    assert world.fetch("g") == {}
+
+
+def test_nothing_expires_while_members_join_by_the_classic_protocol() -> None:
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group({"m": 1}, is_joining=True)
+    world.commit("g", OffsetToCommit("t", 0, 1), member_id="m", member_epoch=1)
+    _wait(world, NOW_MS + 8 * DAY_MS)
+    assert len(world.fetch("g")) == 1
+    world.groups.groups["g"].is_joining = False
+    _wait(world, NOW_MS + 9 * DAY_MS, since_ms=NOW_MS + 8 * DAY_MS)
+    assert world.fetch("g") == {}
+
+
+def test_a_clock_that_leaps_takes_no_offset_from_a_group_that_left_the_topic_for_a_moment() -> None:
+    """A group whose members restart one after the other with another subscription has old offsets for a moment."""
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group({"m": 1}, {"t", "u"})
+    world.commit("g", OffsetToCommit("t", 0, 1), OffsetToCommit("u", 0, 1), member_id="m", member_epoch=1)
+    world.groups.groups["g"].topics = {"t"}
+    world.expire(NOW_MS + 30 * DAY_MS)  # a check that is much too late
+    world.expire(NOW_MS + 30 * DAY_MS + CHECK_MS - 1)
+    world.expire(NOW_MS + 2 * CHECK_MS)  # set right again
+    _wait(world, NOW_MS + DAY_MS, since_ms=NOW_MS + 2 * CHECK_MS)
+    assert list(world.fetch("g")) == [("t", 0), ("u", 0)]
+    world.groups.groups["g"].topics = {"t", "u"}
+    _wait(world, NOW_MS + 30 * DAY_MS, since_ms=NOW_MS + DAY_MS)
+    assert list(world.fetch("g")) == [("t", 0), ("u", 0)]
 
 
 def test_a_clock_that_is_ahead_for_less_than_a_check_costs_an_empty_group_nothing() -> None:
@@ -137,6 +182,6 @@ def test_a_member_that_joins_in_the_middle_of_a_sweep_keeps_what_is_left() -> No
     for number in range(REMOVALS_PER_TICK + 10):
         world.commit("g", OffsetToCommit("t", number, 1), now_ms=NOW_MS - 8 * DAY_MS)
     world.expire(NOW_MS + CHECK_MS)
-    world.groups.groups["g"] = Group({"m": 1})
+    world.groups.groups["g"] = Group({"m": 1}, {"t"})
     assert world.expire(NOW_MS + CHECK_MS) == ()
     assert len(world.fetch("g")) == 10

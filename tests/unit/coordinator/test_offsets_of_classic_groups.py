@@ -28,6 +28,7 @@ from headrace_coordinator.group.messages import (
     TopicsChanged,
 )
 from headrace_coordinator.group_types import GroupsOfBothTypes
+from headrace_coordinator.offsets.logic import OffsetSettings
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
     CommitTransactionOffsets,
@@ -38,6 +39,7 @@ from headrace_coordinator.offsets.messages import (
     OffsetToCommit,
 )
 from headrace_coordinator.offsets.pending import Verification
+from headrace_coordinator.offsets.retention import RetentionSettings
 from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.errors import (
@@ -63,8 +65,9 @@ def join_of(ticket: int, member_id: str = "", **more: Any) -> Join:
 class Shard:
     """A shard with groups of both types, and a clock; ``move`` gives the shard to another coordinator."""
 
-    def __init__(self, *, initial_delay_ms: int = 0) -> None:
+    def __init__(self, *, initial_delay_ms: int = 0, offsets: OffsetSettings | None = None) -> None:
         self.settings = ClassicSettings(initial_delay_ms=initial_delay_ms)
+        self.offsets = offsets
         self.now_ms = NOW_MS
         self.log: list[ShardRecord] = []
         self.answers: dict[int, Any] = {}
@@ -72,7 +75,7 @@ class Shard:
         self.move()
 
     def move(self) -> None:
-        self.state = ShardStateMachine(GroupsOfBothTypes(None, self.settings))
+        self.state = ShardStateMachine(GroupsOfBothTypes(None, self.settings), self.offsets)
         for key, value in self.log:
             self.state.replay(key, value, self.now_ms)
         self._keep(self.state.loaded(self.now_ms))
@@ -190,6 +193,37 @@ def test_offsets_of_members_that_are_no_consumers_are_not_deleted_below_them() -
     (result,) = shard.ask(DeleteOffsets(GROUP, (TopicPartition("t", 0),))).results
     assert isinstance(result.error, GroupSubscribedToTopicError)
     assert shard.committed() == {("t", 0)}
+
+
+@pytest.mark.parametrize("kind", ["consumer", "classic", "classic, joining", "connect"])
+def test_a_group_with_members_loses_the_offsets_of_topics_that_it_does_not_read(kind: str) -> None:
+    """KAFKA-8338. Members that are no consumers may use any offset."""
+    retention_ms, check_ms = 60_000, 3_000
+    shard = Shard(
+        offsets=OffsetSettings(retention=RetentionSettings(retention_ms=retention_ms, check_interval_ms=check_ms))
+    )
+    shard.ask(TopicsChanged({"t": Topic("t", TOPIC_ID, 4), "left": Topic("left", bytes(15) + b"x", 1)}))
+    offsets = (OFFSET, OffsetToCommit("left", 0, 5))
+    protocols = (("range", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"),)
+    if kind == "consumer":
+        shard.ask(Heartbeat(GROUP, "c", 0, 1, topics=("t",), rebalance_timeout_ms=REBALANCE_MS))
+        shard.ask(CommitOffsets(GROUP, offsets, "c", 1))
+    else:
+        ticket, protocol_type = next(shard._tickets), "connect" if kind == "connect" else "consumer"
+        shard.ask(Join(GROUP, "", "m", SESSION_MS, REBALANCE_MS, protocol_type, protocols, ticket))
+        member = shard.answers[ticket]
+        shard.ask(Sync(GROUP, member.member_id, member.generation, next(shard._tickets)))
+        shard.ask(CommitOffsets(GROUP, offsets, member.member_id, member.generation))
+        if kind == "classic, joining":
+            shard.ask(join_of(next(shard._tickets))._replace(rebalance_timeout_ms=100 * retention_ms))
+    for _ in range(2 * retention_ms // check_ms):
+        if kind == "consumer":
+            shard.ask(Heartbeat(GROUP, "c", 1, 1))
+        else:
+            shard.ask(CommitOffsets(GROUP, (OFFSET,), member.member_id, member.generation))
+        shard.wait(check_ms)
+    left = {("left", 0)} if kind in ("classic, joining", "connect") else set()
+    assert shard.committed() == {("t", 0)} | left
 
 
 def test_an_operator_removes_members_of_a_classic_group() -> None:

@@ -62,7 +62,8 @@ OFFSETS = (
     honoured(
         "offsets.retention.minutes",
         10_080,
-        "How long the coordinator keeps the committed offsets of a group without members.",
+        "How long the coordinator keeps the committed offsets of a group without members, and of topics to which no "
+        "member of its group subscribes.",
         low=1,
         source="KIP-211",
     ),

@@ -25,7 +25,7 @@ from .classic.groups import ClassicGroups
 from .classic.messages import Join, LeaveClassic, LeavingMember, Left
 from .classic.records import encode_value
 from .classic.settings import ClassicSettings
-from .classic.state import ClassicGroup
+from .classic.state import ClassicGroup, ClassicState
 from .group.groups import Groups
 from .group.messages import (
     JOIN_EPOCH,
@@ -206,6 +206,10 @@ class GroupsOfBothTypes:
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         return self._classic.is_subscribed(group_id, topic) or self._groups.is_subscribed(group_id, topic)
+
+    def is_joining(self, group_id: str) -> bool:
+        group = self._classic.get(group_id)
+        return group is not None and bool(group.members or group.pending) and group.state is not ClassicState.STABLE
 
     def check_commit(
         self,

@@ -136,6 +136,9 @@ class GroupStateMachine(StateMachine, Protocol):
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         """Whether a member of the group subscribes to the topic, by name or by pattern."""
 
+    def is_joining(self, group_id: str) -> bool:
+        """Whether members of the group are joining by the classic protocol, so that their subscriptions may change."""
+
     def check_commit(
         self,
         group_id: str,

@@ -514,6 +514,10 @@ class Groups:
         group = self._state.groups.get(group_id)
         return group is not None and _reads_any(group, (topic,))
 
+    def is_joining(self, group_id: str) -> bool:
+        """Always False: each member's subscription is known at any time (KIP-848)."""
+        return False
+
     def check_commit(
         self,
         group_id: str,

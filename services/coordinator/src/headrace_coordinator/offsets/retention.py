@@ -1,8 +1,9 @@
-"""Expiry of the offsets of groups without members (KIP-211). Pure.
+"""Expiry of committed offsets that no member reads from (KIP-211, KAFKA-8338). Pure.
 
 An offset expires ``offsets.retention.minutes`` after its commit, or after its group became empty, whichever is later.
-If the commit of an old client names an expiry time, the offset expires at that time. An offset never expires while its
-group has members, nor while a transaction may still change it. An empty group is removed together with its last offset.
+If the commit of an old client names an expiry time, the offset expires at that time. An offset never expires while a
+member of its group subscribes to its topic, nor while members are joining by the classic protocol, nor while a
+transaction may still change it. An empty group is removed together with its last offset.
 
 The wall clock of a coordinator may jump. Ages of commits are wall-clock differences between two processes: the
 coordinator that wrote the commit, and this coordinator. Because ages are differences between wall clocks, a jump of the
@@ -96,8 +97,9 @@ class RetentionSweep:
         while self._todo and looks < LOOKS_PER_TICK and len(expired) + len(gone) < REMOVALS_PER_TICK:
             group_id = self._todo.popleft()
             looks += 1
-            if not groups.is_empty(group_id):
+            if groups.is_joining(group_id):
                 continue
+            is_empty = groups.is_empty(group_id)
             empty_since_ms = groups.empty_since_ms(group_id)
             offsets = book.of(group_id)
             pending = book.pending.partitions(group_id)
@@ -107,11 +109,15 @@ class RetentionSweep:
                 for partition, committed in offsets.items()
                 if self._is_expired(committed, empty_since_ms, now_ms) and partition not in pending
             ]
+            if not is_empty:
+                topics = {partition.topic for partition in old}
+                left = {topic for topic in topics if not groups.is_subscribed(group_id, topic)}
+                old = [partition for partition in old if partition.topic in left]
             room = REMOVALS_PER_TICK - len(expired) - len(gone)
             expired.extend((group_id, partition) for partition in old[:room])
             if len(old) > room:
                 self._todo.appendleft(group_id)
-            elif len(old) == len(offsets) and groups.exists(group_id) and not pending:
+            elif is_empty and len(old) == len(offsets) and groups.exists(group_id) and not pending:
                 gone.append(group_id)
         return Expired(tuple(expired), tuple(gone))
 
