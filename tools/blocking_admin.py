@@ -22,7 +22,7 @@ DIFFERENCES = (
     (r"\basync (def|with) ", r"\1 "),
     (r"\bawait ", ""),
     (r"__a(enter|exit)__", r"__\1__"),
-    (r"\brun_async\b", "run"),
+    (r"\b(run|end)_async\b", r"\1"),
     # A callback of the I/O thread must not block, so ``close`` raises its error before the client closes anything.
     (r"( +)if self\._calls\.begin_close\(\):", r"\1refuse_to_wait()\n\g<0>"),
     (r'\A"""[^"]*"""', f'"""Admin: AsyncAdmin without async. Generated from aio.py by {COMMAND}: change aio.py."""'),

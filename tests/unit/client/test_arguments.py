@@ -145,6 +145,7 @@ PRODUCER = {
     "partitions_for": {"topic": topic},
     "metrics": {},
     "partition_metrics": {},
+    "start": {},
     "close": {"timeout": timeout},
 }
 PRODUCER["send_and_wait"] = {name: row for name, row in PRODUCER["send"].items() if name != "on_delivery"}
@@ -204,7 +205,8 @@ CONSUMER = {
         "commit_interval": Takes(0.1, -1, "1", True, None, NAN),
         "stop": Takes(IsSet(), 5, "stop", True),
     },
-    "close": {"timeout": must_timeout},
+    "start": {},
+    "close": {"timeout": timeout},
 }
 
 
@@ -389,10 +391,11 @@ ADMIN: dict[str, dict[str, Takes]] = {
         "is_final": flag,
     },
     "abort_sink_batch": {"sink": group, "batch": batch, "generation": batch, "is_final": flag},
+    "start": {},
     "close": {},
 }
 for method, row in ADMIN.items():
-    if method != "close":
+    if method not in ("start", "close"):
         row["timeout"] = timeout
 
 TABLES = {"Producer": PRODUCER, "Consumer": CONSUMER, "Admin": ADMIN}

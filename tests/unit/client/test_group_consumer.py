@@ -58,6 +58,9 @@ class Io:
     def finish(self, close: Coroutine[Any, Any, None], timeout_s: float) -> None:
         self.spawn(close, "close")
 
+    async def end_async(self, close: Coroutine[Any, Any, None]) -> None:
+        await self.spawn(close, "close")
+
 
 class Stream:
     """A membership stream, from the member's side: what Membership uses of a Duplex."""

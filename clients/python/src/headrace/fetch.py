@@ -190,7 +190,7 @@ class RangeReader(Face):
         """Close the connections."""
         refuse_to_wait()
         if self._core.begin_close():
-            self._core.engine.io.run(self._core.shut_down(), 10)
+            self._core.engine.io.end(self._core.shut_down())
 
     def __enter__(self) -> Self:
         return self

@@ -80,6 +80,12 @@ class AsyncAdmin(Face):
     def _shown(self) -> list[str]:
         return [where(self._calls.engine.config), self._calls.state]
 
+    async def start(self) -> None:
+        """Connect to the cluster now, instead of at the first call. Raises BootstrapError, which names each address and
+        its failure, within ``bootstrap.timeout.ms``; SaslAuthenticationFailedError. A repeated ``start`` does
+        nothing."""
+        await self._run(lambda calls: calls.engine.connect())
+
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
     ) -> list[CreatedTopic]:
@@ -745,7 +751,7 @@ class AsyncAdmin(Face):
     async def close(self) -> None:
         """Close the connections."""
         if self._calls.begin_close():
-            await self._calls.engine.io.run_async(self._calls.engine.close())
+            await self._calls.engine.io.end_async(self._calls.engine.close())
 
     async def __aenter__(self) -> Self:
         return self

@@ -81,6 +81,12 @@ class Admin(Face):
     def _shown(self) -> list[str]:
         return [where(self._calls.engine.config), self._calls.state]
 
+    def start(self) -> None:
+        """Connect to the cluster now, instead of at the first call. Raises BootstrapError, which names each address and
+        its failure, within ``bootstrap.timeout.ms``; SaslAuthenticationFailedError. A repeated ``start`` does
+        nothing."""
+        self._run(lambda calls: calls.engine.connect())
+
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
     ) -> list[CreatedTopic]:
@@ -735,7 +741,7 @@ class Admin(Face):
         """Close the connections."""
         refuse_to_wait()
         if self._calls.begin_close():
-            self._calls.engine.io.run(self._calls.engine.close())
+            self._calls.engine.io.end(self._calls.engine.close())
 
     def __enter__(self) -> Self:
         return self

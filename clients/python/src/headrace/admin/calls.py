@@ -24,7 +24,7 @@ from .. import arguments
 from ..engine.client import Engine
 from ..engine.connections import call
 from ..engine.coordinators import TRANSACTIONS, Coordinators
-from ..engine.io_thread import closed_error, forget, forked_error
+from ..engine.io_thread import END_S, closed_error, forget, forked_error
 from ..models import (
     BrokerInfo,
     ClusterDescription,
@@ -37,9 +37,6 @@ from ..models import (
 )
 
 T = TypeVar("T")
-
-#: Seconds that the end of the process waits for the end of the connections.
-CLOSE_S = 3.0
 
 
 class AdminCalls:
@@ -74,7 +71,7 @@ class AdminCalls:
 
     def at_exit(self) -> None:
         if self.begin_close():
-            self.engine.io.finish(self.engine.close(), CLOSE_S)
+            self.engine.io.finish(self.engine.close(), END_S)
 
     async def create_topics(
         self, topics: list[NewTopic | str], timeout: float | None, validate_only: bool

@@ -81,6 +81,13 @@ class AsyncConsumer(ConsumerFace):
     def _offsets_for_transaction(self) -> GroupOffsets:
         return self._core.offsets_for_transaction()
 
+    async def start(self) -> None:
+        """Connect to the cluster now, instead of at the first call. Raises BootstrapError, which names each address and
+        its failure, within ``bootstrap.timeout.ms``; SaslAuthenticationFailedError. A repeated ``start`` does
+        nothing."""
+        self._core.reading.check_open()
+        await self._core.engine.io.run_async(self._core.engine.connect())
+
     def subscribe(
         self,
         topics: Iterable[str] | None = None,
@@ -488,15 +495,16 @@ class AsyncConsumer(ConsumerFace):
         """``records-consumed-total`` and ``records-lag`` of each partition (the lag only of assigned partitions)."""
         return AwaitableDict(self._core.reading.partition_values())
 
-    async def close(self, timeout: float = 30.0) -> None:
+    async def close(self, timeout: float | None = None) -> None:
         """Revoke the group's partitions (``on_revoked``, auto-commit), wait for the commits in flight (of
-        ``commit_async``), leave the group, and close the connections. ``timeout`` in seconds; a commit that has not
-        ended in this time raises RequestTimedOutError (the outcome is unknown)."""
+        ``commit_async``), leave the group, and close the connections. ``timeout``: seconds for all of this (None:
+        close.timeout.ms); a commit that has not ended in this time raises RequestTimedOutError (the outcome is
+        unknown)."""
         await self._close(timeout, commits=True)
 
-    async def _close(self, timeout: float, *, commits: bool) -> None:
+    async def _close(self, timeout: float | None, *, commits: bool) -> None:
         """``close`` runs to its end, even when its caller is cancelled."""
-        timeout = arguments.seconds(timeout)
+        timeout = self._core.engine.close_timeout_s if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._close_whole(timeout, commits=commits), name="headrace-close")
@@ -524,8 +532,8 @@ class AsyncConsumer(ConsumerFace):
                 timeout,
             )
         finally:
-            if core.begin_close():  # (the close runs to its end, also when the caller is cancelled)
-                await asyncio.shield(core.engine.io.run_async(core.shut_down()))
+            if core.begin_close():
+                await core.engine.io.end_async(core.shut_down())
 
     async def _finish_last_steps(self) -> None:
         try:
@@ -538,7 +546,7 @@ class AsyncConsumer(ConsumerFace):
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         # The program may not have processed the records of an interrupted iteration, so do not commit their offsets.
-        await self._close(30.0, commits=kind is None)
+        await self._close(None, commits=kind is None)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -75,6 +75,13 @@ class Consumer(ConsumerFace):
 
     # --- subscription and assignment ---------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Connect to the cluster now, instead of at the first call. Raises BootstrapError, which names each address and
+        its failure, within ``bootstrap.timeout.ms``; SaslAuthenticationFailedError. A repeated ``start`` does
+        nothing."""
+        self._core.reading.check_open()
+        self._core.engine.io.run(self._core.engine.connect())
+
     def subscribe(
         self,
         topics: Iterable[str] | None = None,
@@ -495,27 +502,28 @@ class Consumer(ConsumerFace):
         """``records-consumed-total`` and ``records-lag`` of each partition (the lag only of assigned partitions)."""
         return self._core.reading.partition_values()
 
-    def close(self, timeout: float = 30.0) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Revoke the group's partitions (``on_revoked``, auto-commit), wait for the commits in flight (of
-        ``commit_async``), leave the group, and close the connections. ``timeout`` in seconds; a commit that has not
-        ended in this time raises RequestTimedOutError (the outcome is unknown)."""
+        ``commit_async``), leave the group, and close the connections. ``timeout``: seconds for all of this, except for
+        the callbacks (None: close.timeout.ms); a commit that has not ended in this time raises RequestTimedOutError
+        (the outcome is unknown)."""
         self._close(timeout, commits=True)
 
-    def _close(self, timeout: float, *, commits: bool) -> None:
+    def _close(self, timeout: float | None, *, commits: bool) -> None:
         core = self._core
         refuse_to_wait()
-        timeout = arguments.seconds(timeout)
+        timeout = core.engine.close_timeout_s if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
         try:
             if core.reading.state == "open" and core.group is not None:
                 drive(core.group.leave_steps(timeout, commits=commits), core.engine.io, timeout)
         finally:
             if core.begin_close():
-                core.engine.io.run(core.shut_down(), 10)
+                core.engine.io.end(core.shut_down())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         # The program may not have processed the records of an interrupted iteration, so do not commit their offsets.
-        self._close(30.0, commits=kind is None)
+        self._close(None, commits=kind is None)

@@ -13,7 +13,7 @@ from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..engine.client import Engine
-from ..engine.io_thread import forget
+from ..engine.io_thread import END_S, forget
 from ..engine.offsets import ISOLATION, list_offsets
 from ..faces import several, where
 from ..group.commits import GroupOffsets
@@ -184,7 +184,7 @@ class ConsumerCore:
     def at_exit(self) -> None:
         """Leave the group without a commit, because the program has not closed the consumer."""
         if self.begin_close():
-            self.engine.io.finish(self.shut_down(), LEAVE_S + 2)
+            self.engine.io.finish(self.shut_down(), LEAVE_S + END_S)
 
     def after_fork(self) -> None:
         self.reading.state = "forked"

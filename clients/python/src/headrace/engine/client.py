@@ -66,6 +66,7 @@ class Engine:
         self.backoff = Backoff(config)
         self.request_timeout_s: float = config["request.timeout.ms"] / 1000
         self.api_timeout_s: float = config["default.api.timeout.ms"] / 1000
+        self.bootstrap_timeout_s: float = config["bootstrap.timeout.ms"] / 1000
         self.close_timeout_s: float = config["close.timeout.ms"] / 1000
         self.create_topics: bool = config["allow.auto.create.topics"]
         self.metadata = MetadataCache(config, self.connections)
@@ -132,6 +133,12 @@ class Engine:
         """The time (of time.monotonic()) at which a call gives up. Raises InvalidArgumentError for an invalid
         timeout."""
         return time.monotonic() + (self.api_timeout_s if timeout_s is None else arguments.seconds(timeout_s))
+
+    async def connect(self) -> None:
+        """Read the cluster's metadata, unless the client has them. Raises BootstrapError, which names each address of
+        ``bootstrap.servers`` and its failure, within ``bootstrap.timeout.ms``; SaslAuthenticationFailedError."""
+        if not self.metadata.snapshot.brokers:
+            await self.metadata.refresh([], deadline=self.deadline(self.bootstrap_timeout_s))
 
     async def topic(self, name: str, timeout_s: float | None = None, *, create: bool | None = None) -> TopicInfo:
         self.start()

@@ -40,6 +40,8 @@ from ..callbacks import refuse_to_wait, set_io_thread
 logger = logging.getLogger("headrace")
 T = TypeVar("T")
 
+#: Seconds that the end of a closed client's connections may take.
+END_S = 2.0
 #: Called on the I/O thread with the task of a call for which the program no longer waits.
 Interrupted = Callable[[asyncio.Task[Any]], object]
 
@@ -160,17 +162,28 @@ class IoThread:
             if failed is not None:
                 failed(task.get_name(), error)
 
-    def finish(self, close: Coroutine[Any, Any, None], timeout_s: float, left: Callable[[], str] = str) -> None:
-        """Run the close of a client that the program has not closed. The end of the process waits for it, at most
-        ``timeout_s``, and then warns of what it ``left``. The garbage collector may call ``finish``, in any thread."""
+    def finish(
+        self, close: Coroutine[Any, Any, None], timeout_s: float, left: Callable[[], str] = str
+    ) -> concurrent.futures.Future[None]:
+        """Run the close of a client in the background. The end of the process waits for it, at most ``timeout_s``, and
+        then warns of what it ``left``. The garbage collector may call ``finish``, in any thread."""
         closing = self.submit(close)
         _closes[closing] = timeout_s, left
         closing.add_done_callback(self._has_closed)
+        return closing
+
+    def end(self, close: Coroutine[Any, Any, None]) -> None:
+        """End the connections of a closed client: wait at most END_S, then let it continue in the background."""
+        concurrent.futures.wait([self.finish(close, END_S)], END_S)
+
+    async def end_async(self, close: Coroutine[Any, Any, None]) -> None:
+        ending = asyncio.wrap_future(self.finish(close, END_S))
+        await asyncio.shield(asyncio.wait([ending], timeout=END_S))
 
     def _has_closed(self, closing: concurrent.futures.Future[None]) -> None:
         _closes.pop(closing, None)
         if not closing.cancelled() and (error := closing.exception()) is not None:
-            context = {"message": "the close of a client that the program has not closed failed", "exception": error}
+            context = {"message": "the close of a client failed", "exception": error}
             self.loop.call_exception_handler(context)  # logged to stderr, whatever the program logs
 
     def stop(self) -> None:

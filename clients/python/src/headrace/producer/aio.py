@@ -68,6 +68,13 @@ class AsyncProducer(Face, NativeAsyncProducer):
     def _shown(self) -> list[str]:
         return self._core.shown()
 
+    async def start(self) -> None:
+        """Connect to the cluster now, instead of at the first call. Raises BootstrapError, which names each address and
+        its failure, within ``bootstrap.timeout.ms``; SaslAuthenticationFailedError. A repeated ``start`` does
+        nothing."""
+        self._core.check_open()
+        await self._core.engine.io.run_async(self._core.engine.connect())
+
     async def send_and_wait(
         self,
         topic: str,

@@ -80,6 +80,13 @@ class Producer(Face, NativeProducer):
     def _shown(self) -> list[str]:
         return self._core.shown()
 
+    def start(self) -> None:
+        """Connect to the cluster now, instead of at the first call. Raises BootstrapError, which names each address and
+        its failure, within ``bootstrap.timeout.ms``; SaslAuthenticationFailedError. A repeated ``start`` does
+        nothing."""
+        self._core.check_open()
+        self._core.engine.io.run(self._core.engine.connect())
+
     def send_many(
         self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:

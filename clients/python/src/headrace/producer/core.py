@@ -29,7 +29,7 @@ from headrace_core.plurals import counted
 from ..accumulator import Accumulator, NoSuchPartition, TopicQueues
 from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
 from ..engine.client import Engine
-from ..engine.io_thread import call_in, closed_error, forget, forked_error, lose
+from ..engine.io_thread import END_S, call_in, closed_error, forget, forked_error, lose
 from ..engine.metadata import Snapshot, TopicInfo
 from ..faces import several, where
 from ..metrics import Metrics
@@ -48,9 +48,6 @@ logger = logging.getLogger("headrace")
 
 #: States of the accumulator. HELD: a transactional producer may not send now, because no transaction is open.
 OPEN, CLOSED, FORKED, HELD = 0, 1, 2, 3
-
-#: Seconds that the end of a closed producer's connections may take; it continues in the background.
-SHUT_DOWN_S = 1.0
 
 _UNTRACED: AbstractContextManager[None] = contextlib.nullcontext()
 
@@ -382,7 +379,7 @@ class ProducerCore:
         deadline, why = time.monotonic() + timeout_s, "it was interrupted"
         try:
             if (transactions := self.transactions) is not None:
-                with contextlib.suppress(TimeoutError, ClosedError):  # ClosedError: another thread's close was faster
+                with self._ending_transaction():
                     self.engine.io.run(transactions.close(), timeout_s)
             self.flush(max(deadline - time.monotonic(), 0))
         except DeliveryTimeoutError:
@@ -391,8 +388,7 @@ class ProducerCore:
             try:
                 self.end_close(why)
             finally:  # also if the program turns warnings into errors
-                with contextlib.suppress(TimeoutError):  # it continues in the background
-                    self._end().result(SHUT_DOWN_S)
+                concurrent.futures.wait([self._end()], END_S)
 
     async def close_async(self, timeout_s: float, warn: Callable[[str], object] = _warn_caller) -> None:
         """Close the producer like ``close``, from another event loop. A cancelled close is an interrupted close."""
@@ -401,7 +397,7 @@ class ProducerCore:
         deadline, why = time.monotonic() + timeout_s, "it was interrupted"
         try:
             if (transactions := self.transactions) is not None:
-                with contextlib.suppress(TimeoutError, ClosedError):
+                with self._ending_transaction():
                     async with asyncio.timeout(timeout_s):
                         await self.engine.io.run_async(transactions.close())
             await self.flush_async(max(deadline - time.monotonic(), 0))
@@ -411,7 +407,20 @@ class ProducerCore:
             try:
                 self.end_close(why, warn)
             finally:
-                await asyncio.shield(asyncio.wait([asyncio.wrap_future(self._end())], timeout=SHUT_DOWN_S))
+                await asyncio.shield(asyncio.wait([asyncio.wrap_future(self._end())], timeout=END_S))
+
+    @contextlib.contextmanager
+    def _ending_transaction(self) -> Iterator[None]:
+        try:
+            yield
+        except ClosedError:  # another thread's close was faster
+            pass
+        except TimeoutError:
+            logger.warning(
+                "the open transaction of %r could not be ended within the timeout of close(), so its coordinator "
+                "aborts it after transaction.timeout.ms",
+                self.config["transactional.id"],
+            )
 
     def _begin_close(self) -> bool:
         """Refuse further sends. Returns whether the caller must complete the close: also in a repeated close, because
@@ -431,7 +440,7 @@ class ProducerCore:
         ``shut_down``."""
         with self._closing:
             if self._ending is None:
-                self._ending = self.engine.io.submit(self.shut_down())
+                self._ending = self.engine.io.finish(self.shut_down(), END_S)
             return self._ending
 
     def end_close(self, why: str, warn: Callable[[str], object] = _warn_caller) -> None:
