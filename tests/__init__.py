@@ -4,9 +4,8 @@ A test may not depend on the speed of the machine, nor on the tests before it in
 
     a condition that comes true later        uses ``until`` or ``until_async`` (worlds/waiting.py), and waits for
                                              exactly what it asserts
-    an upper bound on a time                 uses ``check_in_time`` (worlds/waiting.py); for a computation it measures
-                                             ``time.thread_time``. A check of time is the last of a test, because a
-                                             late test may run again, and a lost record may not
+    an upper bound on a time                 uses ``check_in_time`` or ``check_spent`` (worlds/waiting.py), which only
+                                             `make verify` enforces
     a time limit of the product that passes  uses ``LoopClock`` (worlds/loop_clock.py) or ``ManualClock``, not a
                                              limit of half a second
     an empty log                             uses ``logged`` (worlds/log_lines.py): a client of an earlier test may log

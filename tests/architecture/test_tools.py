@@ -108,5 +108,8 @@ def test_containers_are_not_tested_where_no_engine_answers_and_that_is_no_succes
 
 def test_every_promised_make_target_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    promised = "setup demo demo-cdc test check proto bench bench-peers bench-budget sim soak verify compose-test dist"
+    promised = (
+        "setup demo demo-cdc test test-deep search mutants check proto bench bench-peers bench-budget sim soak verify "
+        "compose-test dist"
+    )
     assert set(promised.split()) <= targets

@@ -19,8 +19,7 @@ from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import FlushPolicy, TopicPartition
 
-#: A run damages one position out of this number of positions, and other positions each day. With HEADRACE_FULL=1 (`make
-#: verify`) it damages all positions.
+#: A run damages one position out of this number of positions; with HEADRACE_FULL=1 (`make verify`) all of them.
 STEP = 1 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 5
 ROOT = "/data"
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)

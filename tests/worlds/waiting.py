@@ -40,16 +40,17 @@ def until(
 def check_in_time(began_s: float, within_s: float, what: str = "", ended_s: float | None = None) -> None:
     """Raise NotInTimeError if more than ``within_s`` seconds have passed from ``began_s`` to ``ended_s``, by default to
     now (of time.monotonic()); only where JUDGE_TIMES is set, since a clock judges the machine too."""
-    _judge((time.monotonic() if ended_s is None else ended_s) - began_s, within_s, what)
+    check_took((time.monotonic() if ended_s is None else ended_s) - began_s, within_s, what)
 
 
 def check_spent(began_s: float, within_s: float, what: str = "") -> None:
     """The same for this thread's processor time, from ``began_s`` of time.thread_time(). A computation that explodes
     fails everywhere, by the time limit of its test."""
-    _judge(time.thread_time() - began_s, within_s, what)
+    check_took(time.thread_time() - began_s, within_s, what)
 
 
-def _judge(took_s: float, within_s: float, what: str) -> None:
+def check_took(took_s: float, within_s: float, what: str = "") -> None:
+    """The same for a measured time."""
     if took_s >= within_s and os.environ.get(JUDGE_TIMES):
         raise NotInTimeError(f"{took_s:.1f} s have passed, allowed are {within_s:g} s" + (f": {what}" if what else ""))
 

@@ -1,7 +1,7 @@
 """Damage every byte of every file of a small log, one at a time: the log serves the written records, or names the
 damage. The log never serves a changed record, a gap, another offset, or a wrong answer to a search by time. Damage of
-one partition affects no other partition. The test damages every fifth byte of a log, other bytes each day. With
-HEADRACE_FULL=1 the test damages all bytes, as `make verify` does.
+one partition affects no other partition. The test damages every fifth byte of a log, others with another seed.
+With HEADRACE_FULL=1 it damages all bytes, as `make verify` does.
 """
 
 from __future__ import annotations

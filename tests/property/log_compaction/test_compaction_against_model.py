@@ -1,5 +1,5 @@
 """Compaction against a plain model: random histories, each cleaning crashes at each of its steps. By default the test
-runs 12 histories or a few more, different ones each day. HEADRACE_FULL_COMPACTION=1 runs 2,000 histories in half an
+runs 12 histories or a few more. HEADRACE_FULL_COMPACTION=1 runs 2,000 histories in half an
 hour, as `make verify` does. A failure prints the seed of its history, and HEADRACE_HISTORY=seed runs only this history.
 """
 

@@ -33,6 +33,7 @@ from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 from tests.worlds.free_ports import free_port
 from tests.worlds.log_lines import logged
 from tests.worlds.raft_links_world import CLUSTER, End, key, quorum, voters_of
+from tests.worlds.waiting import check_took
 from tests.worlds.waiting import until_async as until
 
 MIB = 1 << 20
@@ -428,7 +429,7 @@ def test_a_round_trip_takes_few_turns() -> None:
                 one.send(two.key, beat(round_))
                 await until(lambda: one.received, "the answer", pause_s=0)
                 took.append(loop.time() - began)
-            assert sorted(took)[10] < 0.02
+            check_took(sorted(took)[10], 0.02)
 
     run(test)
 
