@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import textwrap
@@ -83,3 +84,25 @@ def test_what_a_step_leaves_running_does_not_hold_up_the_next(checkout: Path) ->
     assert done.returncode == 0
     assert "ci: leaves left something running" in done.stdout
     assert done.stdout.splitlines()[-1] == "on"
+
+
+def folders_of(tier: str) -> list[str]:
+    """The files and folders that ``tools/test.sh TIER`` gives to pytest."""
+    found = re.search(rf"^  {tier}\) .*?folders=\((.*?)\)(?: ;;|$)", (ROOT / "tools/test.sh").read_text(), re.M | re.S)
+    assert found is not None
+    done = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {' '.join(found[1].split())}"], capture_output=True, check=True
+    )
+    return done.stdout.decode().split()
+
+
+def test_ci_runs_a_guard_of_every_area_of_the_invariants() -> None:
+    runs = tuple([*folders_of("test"), *folders_of("slice")])
+    assert [path for path in runs if not (ROOT / path).exists()] == []
+    areas: dict[str, bool] = {}
+    for page in sorted((ROOT / "docs").glob("invariants*.md")):
+        for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]:
+            if guards := re.findall(r"`(tests/[^`:]+\.py)", section):
+                areas[f"{page.name}: {section.splitlines()[0]}"] = any(guard.startswith(runs) for guard in guards)
+    assert len(areas) >= 10
+    assert [area for area, runs_in_ci in areas.items() if not runs_in_ci] == []
