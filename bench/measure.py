@@ -199,8 +199,8 @@ def wait_for_removal(directory: Path, topic: str, timeout_s: float = 60.0) -> No
 
 
 def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:
-    """Standard output of a command, started on a settled disk. Raises RuntimeError with the last line of the command's
-    output when the command fails."""
+    """Standard output of a command, started on a settled disk. Raises RuntimeError with the end of the command's output
+    when the command fails."""
     settle()
     try:
         done = subprocess.run(
@@ -209,8 +209,8 @@ def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = No
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{' '.join(command)}: not done after {timeout_s} s") from None
     if done.returncode:
-        last = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()][-1:]
-        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {''.join(last)[:600]}")
+        end = (done.stdout + done.stderr).strip()[-1200:]
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {end}")
     return done.stdout
 
 
