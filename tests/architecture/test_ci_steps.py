@@ -97,7 +97,7 @@ def folders_of(tier: str) -> list[str]:
 
 
 def test_ci_runs_a_guard_of_every_area_of_the_invariants() -> None:
-    runs = tuple([*folders_of("test"), *folders_of("slice")])
+    runs = (*folders_of("test"), *folders_of("slice"))
     assert [path for path in runs if not (ROOT / path).exists()] == []
     areas: dict[str, bool] = {}
     for page in sorted((ROOT / "docs").glob("invariants*.md")):
