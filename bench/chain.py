@@ -284,7 +284,7 @@ def measure(
         start("send", leader, count, size, every_s, client_ms)
         receiver, sender = started[-2:]
         found = {
-            what: json.loads(process.communicate(timeout=3 * count * every_s + _TIMEOUT_S)[0])
+            what: json.loads(process.communicate(timeout=count * (3 * every_s + 0.1) + _TIMEOUT_S)[0])
             for what, process in (("acked", sender), ("received", receiver))
         }
     finally:
