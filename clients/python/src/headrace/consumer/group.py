@@ -37,8 +37,6 @@ from headrace_core.clock import boottime_s
 from headrace_core.errors import (
     HeadraceError,
     IllegalStateError,
-    InvalidArgumentError,
-    InvalidGroupIdError,
     RequestTimedOutError,
     UnknownMemberIdError,
     UnknownTopicIdError,
@@ -47,7 +45,6 @@ from headrace_core.errors import (
 from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
-from .. import arguments
 from ..engine.client import Engine
 from ..engine.coordinators import Coordinators
 from ..engine.io_thread import closed_error
@@ -55,6 +52,7 @@ from ..group.commits import NO_MEMBER, Commits, GroupOffsets, Who
 from ..group.member import NOTHING, Assign, Failed, Lost, Parts, PauseCause, Resumed, Revoke, Subscription, Suspended
 from ..group.membership import LEAVE_S, Membership
 from ..models import GroupMetadata, OffsetAndMetadata
+from .missing_topics import MissingTopics
 from .reading import Reading
 
 logger = logging.getLogger("headrace")
@@ -210,6 +208,7 @@ class GroupConsumer:
         self._changing = asyncio.Lock()  # a join waits until an earlier leave has ended
         self._arrivals: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
+        self._missing = MissingTopics(engine, self.group_id)
         self._auto_committing: asyncio.Task[None] | None = None
 
     def _who(self) -> Who:
@@ -435,7 +434,7 @@ class GroupConsumer:
             logger.warning(
                 "group %r: the auto-commit before a revocation failed, so records may be read again: %s",
                 self.group_id,
-                error or "no answer in time",
+                str(error) or "no answer in time",
             )
 
     def _let_go(self, partitions: list[TopicPartition], ticket: int | None) -> Steps:
@@ -530,10 +529,13 @@ class GroupConsumer:
             yield OnIoThread(self._until_none_in_flight(until))
 
     def metric_values(self) -> dict[str, float]:
-        """Metrics: the time since when no records are returned (0: not paused), and a gauge per cause, which is 1 for
-        the current cause."""
+        """Metrics: the time since when no records are returned (0: not paused), a gauge per cause, which is 1 for the
+        current cause, and the number of subscribed topics that do not exist."""
         paused = self.paused
-        found = {"paused-since-ms": 0.0 if paused is None else float(paused.since_ms)}
+        found = {
+            "paused-since-ms": 0.0 if paused is None else float(paused.since_ms),
+            "subscribed-topics-missing": float(len(self._missing.names)),
+        }
         for cause in PauseCause:
             found[f"paused-{cause}"] = float(paused is not None and paused.cause is cause)
         return found
@@ -566,6 +568,7 @@ class GroupConsumer:
     async def _begin(self, subscription: Subscription) -> None:
         async with self._changing:
             self._membership.subscribe(subscription)
+            self._missing.watch(subscription, lambda: {part.topic for part in self._membership.member.owned})
             self._watch()
 
     async def _leave(self) -> None:
@@ -586,6 +589,7 @@ class GroupConsumer:
             self._watcher = self._engine.spawn(self._watch_progress(), "headrace-poll-interval")
 
     def _stop_watching(self) -> None:
+        self._missing.stop()
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.cancel()
@@ -787,34 +791,3 @@ class GroupConsumer:
             await self._membership.leave()
             self._settle()
         self._reading.interrupt()  # wake a poll that began during the leave, so that the poll joins the group again
-
-
-def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:
-    """Raises InvalidArgumentError, InvalidTopicError."""
-    if isinstance(topics, str):
-        raise InvalidArgumentError(f"subscribe needs a list of topics, such as [{topics!r}], or pattern=...")
-    if (topics is None) == (pattern is None):
-        raise InvalidArgumentError("subscribe needs either topics or a pattern, not both")
-    if pattern is not None:
-        if not isinstance(pattern, str) or not pattern:
-            raise InvalidArgumentError(
-                f"pattern {pattern!r}: must be a regular expression (RE2) that matches whole topic names"
-            )
-        arguments.text("pattern", pattern)
-        return Subscription(pattern=pattern)
-    names = tuple(dict.fromkeys(map(arguments.topic, arguments.items("topics", topics, "topic names"))))
-    return Subscription(names)
-
-
-def check_group(config: Mapping[str, Any], what: str) -> None:
-    """Raise InvalidGroupIdError if the configuration has no ``group.id``."""
-    if not config["group.id"]:
-        raise InvalidGroupIdError(f"{what} needs a consumer group: set group.id")
-
-
-def not_both(subscribed: bool) -> IllegalStateError:
-    return IllegalStateError(
-        "cannot assign partitions: the consumer is subscribed to topics; call unsubscribe() first"
-        if subscribed
-        else "cannot subscribe: partitions are assigned to the consumer by assign(); call unsubscribe() first"
-    )
