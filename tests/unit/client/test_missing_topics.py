@@ -177,7 +177,7 @@ def test_a_pattern_that_matches_no_topic_is_named_once(
         if is_missing:
             await party.until(lambda: asked >= 3)
         else:
-            await party.until(lambda: party.group._missing._task.done())  # type: ignore[union-attr]
+            await party.until(lambda: (task := party.group._missing._task) is not None and task.done())
         assert party.core.metric_values()["subscribed-topics-missing"] == is_missing
         await drive_async(party.group.leave_steps(), party.io)
 
