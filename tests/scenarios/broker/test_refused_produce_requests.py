@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_broker.handlers.produce import Writers, fence_of
-from headrace_core.errors import InvalidRequestError, InvalidTopicError
+from headrace_core.errors import InconsistentTopicIdError, InvalidRequestError, InvalidTopicError
 from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
 from headrace_core.testing.crashing_fs import CrashingFileSystem
@@ -33,6 +33,22 @@ def test_a_request_without_sense_is_refused_and_appends_nothing(request_: Any, w
             producer.on_closed()
             assert answers.sent == []
             assert broker.values("orders") == []
+
+    asyncio.run(scenario())
+
+
+def test_records_for_a_deleted_topic_do_not_enter_the_new_one_of_its_name() -> None:
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            producer, answers = broker.producer()
+            request = produce(1, "orders", batch(b"x"))
+            request.partitions[0].topic_id = bytes(range(16))
+            producer.on_request(request)
+            (answer,) = await answers.wait_sent(1)
+            assert answer.results[0].error.code == InconsistentTopicIdError.number
+            assert broker.values("orders") == []
+            producer.on_closed()
 
     asyncio.run(scenario())
 
