@@ -9,6 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
@@ -245,7 +246,12 @@ class AsyncConsumer(ConsumerFace):
         its rebalance callback continues; the next poll waits for that callback before it returns records.
         """
         self._core.refuse_during_process("poll")
-        return await self._poll(timeout, max_records)
+        with self._alone():
+            return await self._poll(timeout, max_records)
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """See ConsumerCore.alone; a rebalance callback belongs to the poll that waits for the callback."""
+        return contextlib.nullcontext() if self._steps.is_inside else self._core.alone(asyncio.current_task())
 
     async def _poll(self, timeout: float, max_records: int | None) -> list[Record]:
         core = self._core
@@ -372,7 +378,8 @@ class AsyncConsumer(ConsumerFace):
         while core.reading.state == "open":
             iterator = core.reading.next_iterator()
             if iterator is None:
-                await self._wait(deadline_after(None))
+                with self._alone():
+                    await self._wait(deadline_after(None))
             else:
                 records = core.reading.iterate_ready(iterator)
                 while True:
@@ -420,6 +427,12 @@ class AsyncConsumer(ConsumerFace):
         names, headers = arguments.arrow(columns, include_headers, max_bytes)
         schema = arrow_schema(None if names is None else tuple(names), headers)
         core.refuse_during_process("fetch_arrow")
+        with self._alone():
+            batches = await self._fetch_arrow(timeout, max_bytes, names, headers)
+        return pa.Table.from_batches(batches, schema=schema)
+
+    async def _fetch_arrow(self, timeout: float, max_bytes: int, names: list[str] | None, headers: bool) -> list[Any]:
+        core = self._core
         await self._begin_poll()
         deadline = deadline_after(timeout)
         core.reading.skipped = False
@@ -435,8 +448,7 @@ class AsyncConsumer(ConsumerFace):
                 core.reading.give_back()
                 raise
             if batches or core.reading.skipped or not await self._wait(deadline):
-                break
-        return pa.Table.from_batches(batches, schema=schema)
+                return batches
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The position of the partition: the offset of the next record that a poll returns."""

@@ -248,7 +248,8 @@ class Consumer(ConsumerFace):
         partition are in offset order.
         """
         self._core.refuse_during_process("poll")
-        return self._poll(timeout, max_records)
+        with self._core.alone(threading.current_thread()):
+            return self._poll(timeout, max_records)
 
     def _poll(self, timeout: float, max_records: int | None) -> list[Record]:
         core = self._core
@@ -399,8 +400,11 @@ class Consumer(ConsumerFace):
                     waiting.block(deadline_after(None))
                 if core.reading.state == "open":
                     self._begin_poll()
-            elif not self._wait(deadline_after(None)) and core.reading.state == "open":
-                self._begin_poll()
+            else:
+                with core.alone(threading.current_thread()):
+                    has_some = self._wait(deadline_after(None))
+                if not has_some and core.reading.state == "open":
+                    self._begin_poll()
 
     def __next__(self) -> Record:
         if self._iterator is None:
@@ -437,13 +441,14 @@ class Consumer(ConsumerFace):
         names, headers = arguments.arrow(columns, include_headers, max_bytes)
         schema = arrow_schema(None if names is None else tuple(names), headers)
         core.refuse_during_process("fetch_arrow")
-        self._begin_poll()
-        deadline = deadline_after(timeout)
-        core.reading.skipped = False
-        while True:
-            batches = core.reading.take_arrow(max_bytes, names, headers)
-            if batches or core.reading.skipped or not self._wait(deadline):
-                break
+        with core.alone(threading.current_thread()):
+            self._begin_poll()
+            deadline = deadline_after(timeout)
+            core.reading.skipped = False
+            while True:
+                batches = core.reading.take_arrow(max_bytes, names, headers)
+                if batches or core.reading.skipped or not self._wait(deadline):
+                    break
         return pa.Table.from_batches(batches, schema=schema)
 
     # --- offsets and metadata --------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace_core.errors import IllegalStateError
@@ -35,6 +38,7 @@ class ConsumerCore:
         #: The consumer's group; None until the first use of ``group.id``.
         self.group: GroupConsumer | None = None
         self.isolation = ISOLATION[config["isolation.level"]]
+        self._reader: threading.Thread | asyncio.Task[Any] | None = None
 
     def shown(self) -> list[str]:
         parts = [where(self.config)]
@@ -104,6 +108,22 @@ class ConsumerCore:
                 "them now, or do not call commit()"
             )
         return self.reading.offsets_to_commit(offsets)
+
+    @contextlib.contextmanager
+    def alone(self, reader: threading.Thread | asyncio.Task[Any] | None) -> Iterator[None]:
+        """A block in which one thread or task waits for records. Raises IllegalStateError if another one does: a poll
+        counts the records of earlier polls as processed, and only one of two waiting calls would be woken."""
+        other = self._reader
+        if other is not None and other is not reader and not _has_ended(other):
+            raise IllegalStateError(
+                "another thread or task is polling this consumer at this moment: give each a consumer of its own (of "
+                "the same group), let one poll and pass the records on, or use process(handler, concurrency=...)"
+            )
+        self._reader = reader
+        try:
+            yield
+        finally:
+            self._reader = other
 
     def begin_poll(self) -> None:
         self.reading.check_open()
@@ -192,6 +212,12 @@ class ConsumerCore:
 
     def metric_values(self) -> dict[str, float]:
         return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())
+
+
+def _has_ended(reader: threading.Thread | asyncio.Task[Any]) -> bool:
+    if isinstance(reader, threading.Thread):
+        return not reader.is_alive()
+    return reader.done() or reader.get_loop().is_closed()
 
 
 def _interrupter(core_of: weakref.ref[ConsumerCore]) -> Callable[[], None]:

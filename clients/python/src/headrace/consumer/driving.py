@@ -88,6 +88,11 @@ class AsyncSteps:
         the task's own callbacks, which cannot wait for their task."""
         return self._task is not None and _within.get() is not self._task
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the current task runs a callback of the steps."""
+        return self._task is not None and _within.get() is self._task
+
     async def take(self, steps: Steps, io: IoThread) -> None:
         """Run these steps. The steps run in a new task; the caller ensures that no other task is under way."""
 
