@@ -16,6 +16,7 @@ from headrace_coordinator.group.reconciling import Current
 from headrace_coordinator.group.records import decode_key as decode_group_key
 from headrace_coordinator.group.state import Group
 from headrace_coordinator.offsets.codec import decode_key, decode_value
+from headrace_coordinator.offsets.pending import decode_pending, decode_pending_key
 from headrace_coordinator.runtime.claims import decode_claim, is_claim
 from headrace_coordinator.runtime.shard import Shard, ShardState
 from headrace_coordinator.shard_state_machine import ShardStateMachine
@@ -30,6 +31,7 @@ from tests.simulation.sim_checks import Violation
 if TYPE_CHECKING:
     from tests.simulation.group_members import Caller, SimMember
     from tests.simulation.group_sim_world import GroupWorld
+    from tests.simulation.group_transactions import Transactor
 
 #: Error codes with which a state machine refuses a request: nothing was written, so the request must never have an
 #: effect. (Requests with other errors may have had an effect.)
@@ -95,6 +97,13 @@ class GroupChecks:
         #: Members whose coordinator noticed the broken connection before the member did, and the time at which the
         #: coordinator noticed it. The next response to a member removes the member from this dict.
         self._misled: dict[SimMember, float] = {}
+        #: Offsets in transactions, by their tags: the producer, the epoch of the transaction, and the position in the
+        #: log at which the offset became pending. The tags in each record of pending offsets, and the position of the
+        #: write that is committed.
+        self._in_transaction: dict[str, tuple[Transactor, int]] = {}
+        self._written: dict[str, int] = {}
+        self._pending: dict[bytes, set[str]] = {}
+        self._last_write: dict[tuple[str, str, int], int] = {}
         self._appends = 0
         self.acknowledgements = 0
 
@@ -128,6 +137,8 @@ class GroupChecks:
         kind = kind_of(record.key)
         if kind in _OFFSETS:
             self._offset(truth, record)
+        elif kind == RecordKind.PENDING_OFFSETS:
+            self._becomes_pending(record)
         elif kind == RecordKind.GROUP:
             self._group(truth, record)
         before = self._current(truth, record) if kind == RecordKind.CURRENT_ASSIGNMENT else None
@@ -179,6 +190,7 @@ class GroupChecks:
             group = truth.groups.get(group_id)
             topic = self.world.image.topic(partition.topic)
             known = self._last.pop(where, None)
+            self._last_write.pop(where, None)
             is_of_old_topic = topic is None or (known is not None and known[1] != topic.topic_id)
             if group is not None and group.members and not is_of_old_topic and known is not None:
                 raise Violation("offsets", f"{where}: the offset is removed, but the group has members")
@@ -196,7 +208,9 @@ class GroupChecks:
         if known is not None and known[1] != committed.topic_id:
             known = None
             self._set_anew(where)
-        if attempt.admin:
+        if committed.metadata in self._in_transaction:
+            self._committed_by_marker(where, committed.metadata)
+        elif attempt.admin:
             self._set_anew(where)
             self._acknowledged.pop(where, None)  # (after a reset, earlier acknowledged offsets no longer count)
         elif known is not None and committed.offset < known[0]:
@@ -207,6 +221,26 @@ class GroupChecks:
     def _set_anew(self, where: tuple[str, str, int]) -> None:
         self._resets[where] += 1
         self._acknowledged_ms.pop(where, None)
+
+    def in_transaction(self, tag: str, producer: Transactor, epoch: int) -> None:
+        self._in_transaction[tag] = producer, epoch
+
+    def _becomes_pending(self, record: LoggedRecord) -> None:
+        """(A request that arrives once more, after its offset was overtaken, is a new write, as in Kafka.)"""
+        value = record.value
+        offsets = {} if value is None else decode_pending(decode_pending_key(record.key), value).offsets
+        tags = {one.committed.metadata for one in offsets.values()}
+        self._written.update(dict.fromkeys(tags - self._pending.get(record.key, set()), record.offset))
+        self._pending[record.key] = tags
+
+    def _committed_by_marker(self, where: tuple[str, str, int], tag: str) -> None:
+        producer, epoch = self._in_transaction[tag]
+        if not producer.outcomes.get(epoch):
+            raise Violation("transaction", f"{where}: {self._attempts[tag]} of {producer} was not committed")
+        before, written = self._last_write.get(where, -1), self._written[tag]
+        if written < before:
+            raise Violation("offsets", f"{where}: a marker sets the write at {before} back to the one at {written}")
+        self._last_write[where] = written
 
     def _committer(self, truth: Truth, attempt: Attempt, topic_id: bytes | None) -> None:
         """A member may commit only offsets of partitions that it owns."""
@@ -464,4 +498,6 @@ def difference(state_machine: Any, truth: ShardStateMachine) -> str:
             return f"{group_id}: {members}, and {others}"
     if state_machine._offsets.book._by_group != truth._offsets.book._by_group:
         return "committed offsets"
+    if state_machine._offsets.book.pending._by_producer != truth._offsets.book.pending._by_producer:
+        return "pending offsets"
     return ""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tests.simulation.group_sim_world import GroupWorld
 
 
+#: Calls of transactional producers and of their coordinator (group_transactions.TransactionCalls).
+TRANSACTION_CALLS = ("offsets", "marker")
+
+
 class Pipe:
     """One direction of a connection: messages arrive in order and completely, until it is closed. While its link is
     cut, messages wait."""
@@ -209,7 +213,10 @@ class CallPipe:
     async def _serve(self, number: int, method: str, request: Any) -> None:
         answer: Any
         try:
-            answer = await getattr(self.process.service, method)(request, None)
+            if method in TRANSACTION_CALLS:
+                answer = await getattr(self.process.transactions, method)(request)
+            else:
+                answer = await getattr(self.process.service, method)(request, None)
         except HeadraceError as error:
             answer = error
         self._down.send((number, answer))

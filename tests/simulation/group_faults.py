@@ -410,6 +410,74 @@ class GroupFaults(CoordinatorFaults):
         self._later(gone_ms, go)
         return f"{member} sees {late_ms:.0f} ms after its coordinator that it is cut off; then there is no coordinator"
 
+    def _guest(self, group: int, rng: random.Random) -> SimMember:
+        """A dynamic member that joins now, and does not come back when it has left."""
+        world = self.world
+        guest = SimMember(world, f"{world.group_ids[group]}guest{len(world.members)}", group, None)
+        guest.is_needed = False
+        world.members.append(guest)
+        guest.start()
+        return guest
+
+    def _leaves_again(self, guest: SimMember) -> None:
+        if guest.is_alive:
+            self.world.count("member", "guest committed and left" if guest.held else "guest got nothing and left")
+            guest.leave(is_coming_back=False)
+
+    def _static_cut_off(self, fault: Fault, rng: random.Random) -> str:
+        """A static member is cut off, notices it, and is back before its session ends. Meanwhile another member joins,
+        reads, commits and leaves, so that the static member gets back partitions that it does not know to have lost.
+        Sometimes it is back first, and its caller is slow."""
+        world = self.world
+        members = [
+            each
+            for each in world.members
+            if each.is_alive and each.instance_id and each.connection and each.is_needed and not each.is_paused
+        ]
+        # (the session began with the last heartbeat, and the member needs some time to connect)
+        for_ms = world.plan.session_ms - 450.0
+        room_ms = for_ms - world.plan.grace_ms
+        if not members or room_ms < 250.0 or world.scheduler.now_ms < self._unreached_until_ms:
+            return ""
+        member = rng.choice(members)
+        assert member.connection is not None
+        self._unreached_until_ms = world.scheduler.now_ms + for_ms
+        member.connection.breaks(coordinator_sees_ms=1.0)
+        self._cut_unless_mended([(member.name, host.name) for host in world.hosts], for_ms)
+        if is_slow := rng.random() < 0.3:
+            member.is_slow_until_ms = world.scheduler.now_ms + for_ms + 800.0
+        times = self._times_mended
+
+        def joins() -> None:
+            if times == self._times_mended:
+                guest = self._guest(member.group, rng)
+                leaves_ms = room_ms - rng.uniform(40.0, 100.0) + (rng.uniform(100.0, 600.0) if is_slow else 0.0)
+                self._later(leaves_ms, lambda: self._leaves_again(guest))
+
+        self._later(world.plan.grace_ms + 10.0, joins)
+        return f"{member} is cut off for {for_ms:.0f} ms; meanwhile another member joins and leaves"
+
+    def _offsets_late(self, fault: Fault, rng: random.Random) -> str:
+        """A member's committed offsets are on their way for long, and those messages come in time that take partitions
+        from the member and give them back. Meanwhile other members read and commit."""
+        world, member = self.world, self._alive(rng)
+        if member is None:
+            return ""
+        names, life, times = world.topic_names, member.life, self._times_mended
+        step_ms = rng.uniform(100.0, 220.0)
+        member.offsets_late_until_ms = world.scheduler.now_ms + 5.0 * step_ms
+
+        def subscribes(to: tuple[str, ...]) -> Callable[[], None]:
+            def act() -> None:
+                if member.life == life and times == self._times_mended:
+                    member.subscribe(to)
+
+            return act
+
+        for number, topics in enumerate((names[1:], names, names[1:], names)):
+            self._later(number * step_ms, subscribes(topics))
+        return f"{member} subscribes, subscribes less, and again, and gets its committed offsets late"
+
     def _slow_to_revoke(self, fault: Fault, rng: random.Random) -> str:
         member = self._alive(rng)
         if member is None:

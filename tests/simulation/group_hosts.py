@@ -39,6 +39,7 @@ from headrace_core.testing.clock import NodeClock
 from headrace_core.types import TopicPartition
 from tests.simulation.broker_loop import SimLoop
 from tests.simulation.group_log import SimBrokers, SimShardLog
+from tests.simulation.group_transactions import TransactionCalls
 
 if TYPE_CHECKING:
     from tests.simulation.group_connections import MemberConnection
@@ -102,7 +103,9 @@ class CoordinatorHost:
         self.loop.run(lambda: process.spawn(process.run()))
 
     def new_process(self, loop: SimLoop) -> Coordinator:
-        return Coordinator(self, loop)
+        process = Coordinator(self, loop)
+        process.transactions = TransactionCalls(process)
+        return process
 
     def kill(self) -> None:
         if self.process is None or self.loop is None:
@@ -154,6 +157,8 @@ class Coordinator:
         self.members = Members(lambda group_id: self.current_shards().of_group(group_id), self._metadata_age_ms)
         self.members._streams = Ordered()  # type: ignore[assignment]
         self.service = GroupsService(self.current_shards, self.members, ClassicWaits())
+        #: Calls that only the groups' part of the simulator makes.
+        self.transactions: Any = None
         self.shards: Shards | None = None
         self.registered: CoordinatorRegistered | None = None
         self.image = MetadataImage()

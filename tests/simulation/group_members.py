@@ -123,6 +123,8 @@ class SimMember(Caller):
         self.is_paused = False
         self.is_slow_until_ms = 0.0
         self.is_late_until_ms = 0.0
+        #: Until this time the answers with committed offsets come late; those on the stream do not.
+        self.offsets_late_until_ms = 0.0
         self.subscribes: tuple[str, ...] = world.topic_names
         #: The process is started again when it has ended, unless the member has left the group permanently.
         self.is_needed = True
@@ -454,7 +456,14 @@ class SimMember(Caller):
                     self.world.checks.reads(self, part)
             self._pump()
 
-        self.call("FetchOffsets", make, lambda outcome: self.do(lambda: answered(outcome)), check)
+        def came(outcome: Any) -> None:
+            if self.world.scheduler.now_ms < self.offsets_late_until_ms:
+                later = self._in_this_life(lambda: answered(outcome))
+                self.world.scheduler.after(self.rng.uniform(200.0, 900.0), later)
+            else:
+                self.do(lambda: answered(outcome))
+
+        self.call("FetchOffsets", make, came, check)
 
     def _revoke(self, event: Revoke) -> None:
         self._revoking[event.ticket] = event
@@ -521,10 +530,15 @@ class SimMember(Caller):
         self.world.scheduler.after(self.rng.uniform(60.0, 250.0), self._commit_now_and_then, life)
 
     def _commit(self, offsets: dict[Part, int], done: Callable[[], None]) -> None:
-        """Commits are sent one after the other, each with the member epoch at its request
-        (``headrace.group.commits``)."""
+        """Commits are sent one after the other, each with the epoch under which its partitions are or were owned at the
+        request (``headrace.group.commits``)."""
         epoch = self.member.epoch if self.member.epoch != 0 else -1  # (GroupConsumer._who)
-        self._commits.append((offsets, epoch, done))
+        by_epoch: dict[int, dict[Part, int]] = {epoch: {}}
+        for part, offset in offsets.items():
+            by_epoch.setdefault(self.member.ended.get(part, epoch), {})[part] = offset
+        *first, last = sorted(by_epoch.items(), reverse=True)
+        self._commits.extend((theirs, of, lambda: None) for of, theirs in first)
+        self._commits.append((last[1], last[0], done))
         self._next_commit()
 
     def _next_commit(self) -> None:

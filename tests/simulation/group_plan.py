@@ -54,6 +54,8 @@ KINDS: dict[str, float] = {
     "connection_flaps": 0.8,
     "connection_lost_on_one_side": 0.8,
     "connection_half_open": 0.7,  # the coordinator sees the connection end before the member does
+    "static_cut_off": 0.8,  # meanwhile another member joins, reads, commits and leaves
+    "offsets_late": 0.7,  # a member's committed offsets are late; meanwhile it loses partitions and gets them back
     "slow_to_revoke": 1.0,
     "revoked_unheard": 0.8,  # a member must release partitions, and does not learn this for nearly a session
     "slow_and_cut_off": 0.7,  # a member releases partitions slowly, and is then cut off

@@ -45,6 +45,7 @@ from tests.simulation.group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordina
 from tests.simulation.group_log import LogPartition
 from tests.simulation.group_members import Caller, Committer, SimMember, host_of
 from tests.simulation.group_plan import GroupPlan
+from tests.simulation.group_transactions import PRODUCERS, Transactor
 from tests.simulation.sim_checks import Violation
 
 #: The groups must be healthy within this virtual time after the repair.
@@ -104,6 +105,7 @@ class GroupWorld(CoordinatorsSide):
             for place in range(plan.members[number])
         ]
         self.committers = [Committer(self, number) for number in range(plan.committers)]
+        self.transactors = [Transactor(self, number) for number in range(PRODUCERS if plan.committers > 1 else 0)]
 
     def new_state_machine(self) -> ShardStateMachine:
         return ShardStateMachine(GroupsOfBothTypes(self._settings, awaits_proof=True), self._offset_settings)
@@ -250,7 +252,7 @@ class GroupWorld(CoordinatorsSide):
         for host in self.hosts:
             self.scheduler.after(self.rng.uniform(0.0, 60.0), host.start)
         self.pass_until(120.0)
-        for client in (*self.members, *self.committers):
+        for client in (*self.members, *self.committers, *self.transactors):
             self.scheduler.after(self.rng.uniform(0.0, 200.0),
                                  client.start if isinstance(client, SimMember) else client.begin)  # fmt: skip
         self.pass_until(self.plan.length_ms + 300.0)

@@ -4,10 +4,11 @@ detect each mutant."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from headrace.group.member import Member
-from headrace_coordinator.group import checks, groups, rebalancing, timing
+from headrace.group.member import Assign, Member
+from headrace_coordinator.group import checks, groups, rebalancing, reconciling, timing
 from headrace_coordinator.group.messages import Heartbeat, RemovalReason
 from headrace_coordinator.group.reconciling import Current, advance
 from headrace_coordinator.handlers import membership
@@ -100,6 +101,13 @@ def _all_owned_counts(request: Heartbeat, member: Any) -> Any:
 
 def _revoked_is_let_go(current: Current, target: Any, *arguments: Any, owned: Any = None, **rest: Any) -> Current:
     return advance(current, target, *arguments, owned=frozenset(), **rest)
+
+
+_taken_from = reconciling._taken_from
+
+
+def _nothing_was_taken(current: Current, target: Any) -> Current:
+    return replace(_taken_from(current, target), taken=frozenset())
 
 
 _broke = timing.Session.broke
@@ -217,6 +225,17 @@ def _forget_tombstones(self: OffsetsLogic, offsets: Iterable[Any]) -> tuple[Shar
     return ()
 
 
+_commit_in_transaction = OffsetsLogic.commit_in_transaction
+
+
+def _the_last_marker_wins(self: OffsetsLogic, producer_id: int) -> dict[Any, Any]:
+    return {}
+
+
+def _requests_without_numbers(self: OffsetsLogic, request: Any, now_ms: int) -> Decision:
+    return _commit_in_transaction(self, request._replace(sequence=0), now_ms)
+
+
 # -- members (the SDK's) -----------------------------------------------------------------------------------------------
 
 _why_to_stop = Member._why_to_stop
@@ -230,7 +249,24 @@ def _a_late_release_is_no_reason(self: Member) -> float:
     return float("inf")
 
 
+_go_on = Member._go_on
+
+
+def _assign_goes_on(self: Member) -> None:
+    """An Assign in progress keeps the partitions that have left the target and come back."""
+    change = self._change
+    if isinstance(change, Assign) and not self._excess and not change.parts <= (self._target or frozenset()):
+        return
+    _go_on(self)
+
+
 _begin = Member.begin
+
+
+def _begin_what_is_assigned_now(self: Member, ticket: int, now: float) -> Any:
+    if isinstance(self._change, Assign):
+        self._change = self._change._replace(parts=self._change.parts & (self._target or frozenset()))
+    return _begin(self, ticket, now)
 
 
 def _begin_whatever_was_assigned(self: Member, ticket: int, now: float) -> Any:
@@ -372,6 +408,29 @@ MUTANTS = (
         Patch(groups.Groups, "_overdue", _slow_since_the_answer),
         Patch(rebalancing.Rebalancing, "watch", _watch_the_time_out),
         hard=("revoked_unheard",),
+    ),
+    _mutant(
+        "ForgetsWhatWasTaken",
+        "a static member reads on at its old position in a partition that another member had meanwhile",
+        Patch(reconciling, "_taken_from", _nothing_was_taken),
+        hard=("static_cut_off",),
+    ),
+    _mutant(
+        "AssignGoesOn",
+        "a member begins at a committed offset of before another member had the partition (SDK)",
+        Patch(Member, "_go_on", _assign_goes_on),
+        Patch(Member, "begin", _begin_what_is_assigned_now),
+        hard=("offsets_late",),
+    ),
+    _mutant(
+        "TheLastMarkerWins",
+        "KIP-447: of two open transactions the marker that comes last sets the offset back",
+        Patch(OffsetsLogic, "_overtaken", _the_last_marker_wins),
+    ),
+    _mutant(
+        "RequestsWithoutNumbers",
+        "an offset that arrives twice counts as a later write",
+        Patch(OffsetsLogic, "commit_in_transaction", _requests_without_numbers),
     ),
     _mutant("BrokenMeansGone", "a connection has no grace", Patch(rebalancing, "reads_nothing", _lost_at_once)),
     _mutant(
