@@ -21,6 +21,18 @@ context = ${{HEADRACE_MUTANTS_FILE-unknown}}
 disable_warnings = no-data-collected, module-not-measured, module-not-imported
 source_pkgs = {packages}
 """
+#: Clusters kill their nodes at the end of a test, so a process stores its lines while it runs.
+_HOOK = """import threading, time
+import coverage
+
+def save(running):
+    while True:
+        time.sleep(0.5)
+        running.save()
+
+coverage.process_startup()
+threading.Thread(target=save, args=(coverage.Coverage.current(),), daemon=True).start()
+"""
 
 
 class _Map:
@@ -34,7 +46,7 @@ class _Map:
             return
         hook = Path(_DIR, "hook")
         hook.mkdir(exist_ok=True)
-        (hook / "sitecustomize.py").write_text("import coverage\n\ncoverage.process_startup()\n")
+        (hook / "sitecustomize.py").write_text(_HOOK)
         (hook / "settings").write_text(_SETTINGS.format(folder=_DIR, packages=",".join(packages)))
         os.environ["COVERAGE_PROCESS_START"] = str(hook / "settings")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(hook), os.environ["PYTHONPATH"]])
