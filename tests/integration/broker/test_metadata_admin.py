@@ -53,6 +53,9 @@ def test_naming_a_missing_topic_creates_it_only_when_asked_to(cluster):
 def test_a_name_that_may_not_be_is_not_created_by_asking(cluster, name):
     (refused,) = metadata(cluster, topics=[name], allow_auto_topic_creation=True).topics
     assert refused.error.code in (errors.InvalidTopicError.number, errors.UnknownTopicOrPartitionError.number)
+    if name == "__internal":
+        says = "topic '__internal' does not exist; brokers create no topic whose name begins with __ for a client"
+        assert refused.error.message == says
     assert name not in {each.name for each in metadata(cluster, all_topics=True).topics}
 
 
@@ -60,6 +63,9 @@ def test_topics_are_not_created_by_asking_where_that_is_switched_off(make_cluste
     cluster = make_cluster(**{"auto.create.topics.enable": "false"})
     (missing,) = metadata(cluster, topics=["orders"], allow_auto_topic_creation=True).topics
     assert missing.error.code == errors.UnknownTopicOrPartitionError.number
+    assert missing.error.message.endswith("brokers do not create it, because auto.create.topics.enable is false")
+    (missing,) = metadata(cluster, topics=["orders"]).topics
+    assert missing.error.message == "topic 'orders' does not exist", "nobody asked to create it"
 
 
 def test_a_topic_that_too_few_brokers_can_hold_is_said_to_be_that_and_not_unknown(tmp_path):

@@ -58,6 +58,7 @@ class FakeCluster:
         self.on_identity: Callable[[Any], object] = lambda request: None  # may wait, or raise a grpc status
         self.topic_ids: dict[str, bytes] = defaultdict(lambda: b"t" * 16)
         self.max_message_bytes = 1_048_588
+        self.unknown_topic = ""  # the message of the error UNKNOWN_TOPIC_OR_PARTITION
         self.auto_create = 0  # partitions of an auto-created topic; 0 refuses auto-creation
         #: (broker, ProducePartition) -> error number, 0 to append, "silent" to append without an answer,
         #: "break" to append and break the stream.
@@ -303,6 +304,7 @@ class _Metadata(metadata_pb2_grpc.MetadataServicer):
                 )
                 if name not in cluster.partitions:
                     item.error.code = 3  # type: ignore[assignment]
+                    item.error.message = cluster.unknown_topic
                     continue
                 for number in range(cluster.partitions[name]):
                     leader = cluster.leaders[name, number]

@@ -315,6 +315,15 @@ def test_unknown_topic_is_named_soon(fake: Any) -> None:
         out.send("nowhere", b"v")
 
 
+@pytest.mark.parametrize("told", ["", "topic 'nowhere' does not exist; brokers create no such topic"])
+def test_the_error_of_an_unknown_topic_gives_the_servers_reason_and_guesses_none(fake: Any, told: str) -> None:
+    fake.unknown_topic = told
+    with producer(fake) as out, pytest.raises(UnknownTopicOrPartitionError) as failed:
+        out.send("nowhere", b"v")
+    known = told or "topic 'nowhere' does not exist"
+    assert failed.value.message == f"{known}; create it first (headrace topics create nowhere)"
+
+
 def test_topic_is_created_by_sending_to_it(fake: Any) -> None:
     fake.auto_create = 3
     with producer(fake) as out:

@@ -14,7 +14,9 @@ import pytest
 import headrace
 from headrace import AsyncConsumer, AsyncProducer, Consumer, Producer
 from headrace.errors import BootstrapError, ClosedError
-from tests.scenarios.client.test_interrupted_closes import Coordinator, silent  # noqa: F401 (a fixture)
+from tests.scenarios.client.test_interrupted_closes import Coordinator, silent
+
+__all__ = ["silent"]
 
 CLIENTS = ["Producer", "Consumer", "Admin", "AsyncProducer", "AsyncConsumer", "AsyncAdmin"]
 
@@ -93,7 +95,7 @@ def test_the_abort_and_the_flush_of_a_close_share_its_timeout(
     silent: Coordinator,
     face: str,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     flushes: list[float] = []
     where = {"bootstrap_servers": fake.bootstrap_servers, "transactional_id": "payments", "close_timeout_ms": 200}

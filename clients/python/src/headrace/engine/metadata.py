@@ -148,11 +148,8 @@ class MetadataCache:
             late = may_come and time.monotonic() - begun > UNKNOWN_TOPIC_GRACE_S
             if late or not (may_come or error.retriable):
                 if isinstance(error, UnknownTopicOrPartitionError):
-                    raise UnknownTopicOrPartitionError(
-                        f"topic {name!r} does not exist"
-                        + (" and auto.create.topics.enable is false" if create else "")
-                        + f"; create it first (headrace topics create {name})"
-                    )
+                    told = error.message if name in error.message else f"topic {name!r} does not exist"
+                    raise UnknownTopicOrPartitionError(f"{told}; create it first (headrace topics create {name})")
                 if late:
                     raise InvalidReplicationFactorError(f"topic {name!r}: {error.message}")
                 raise error

@@ -55,13 +55,19 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         if request.allow_auto_topic_creation and self._auto_create:
             failed = await self._create_missing(list(request.topics), current_access())
         answer = await self._response(request)
-        for topic in answer.topics if failed else ():
-            if topic.error.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and topic.name in failed:
+        for topic in answer.topics if request.allow_auto_topic_creation else ():
+            if topic.error.code != common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            if topic.name in failed:
                 why = failed[topic.name]  # report the failed creation, not that the topic is missing
                 if why.code == common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED:
                     topic.error.CopyFrom(why)
                     continue
                 topic.error.code, topic.error.message = why.code, f"the controller could not create it: {why.message}"
+            elif topic.name.startswith("__"):
+                topic.error.message += "; brokers create no topic whose name begins with __ for a client"
+            elif not self._auto_create:
+                topic.error.message += "; brokers do not create it, because auto.create.topics.enable is false"
         return answer
 
     async def FindCoordinator(self, request: Any, context: Any) -> Any:
