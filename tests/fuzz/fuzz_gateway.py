@@ -28,8 +28,7 @@ from headrace_gateway.wire.primitives import WireError
 from tests.fuzz.fuzz_engine import Target
 from tests.fuzz.fuzz_handlers import TOPIC, cluster
 from tests.fuzz.fuzz_seeds import batches
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_frame
+from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame, running_gateway
 
 #: A request that waits on purpose ends with its connection after this time, for example a long poll.
 WAIT_S = 0.15

@@ -19,7 +19,7 @@ from headrace_core.security.gate import SESSION_KEY
 from headrace_core.security.sasl.exchange import ClientExchange
 from headrace_gateway.wire.apis import Api
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, security_pb2, security_pb2_grpc
-from tests.worlds.kafka_wire import ClosedError, KafkaWire
+from tests.worlds.kafka_protocol import ClosedError, KafkaWire
 
 CLOSED = "closed"  #: The code of a refusal if the server only closes the connection.
 FAILED, UNSUPPORTED, ILLEGAL = (

@@ -13,8 +13,7 @@ from headrace_core.records import encode_batch, iterate_headers
 from headrace_gateway.app import Gateway
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import Message
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 
 PARTITIONS, BATCHES = 3, 4
 MANY = 9  #: Partitions of a topic that needs several requests to its broker.

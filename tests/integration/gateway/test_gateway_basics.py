@@ -17,8 +17,7 @@ from headrace_gateway.app import Gateway
 from headrace_gateway.handlers.table import FAST, HANDLERS
 from headrace_gateway.wire.apis import VERSIONS, Api
 from headrace_gateway.wire.schema import NO_UUID, Message, request_body, response_body
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_frames import read_answer, request_frame
+from tests.worlds.kafka_protocol import read_answer, request_frame, running_gateway
 from tests.worlds.waiting import until
 
 COORDINATOR_NOT_AVAILABLE = 15

@@ -18,9 +18,7 @@ from headrace import Admin, LocalCluster, NewTopic, TopicPartition
 from headrace_core.node.state_file import RuntimeState, read_state
 from headrace_core.records import encode_batch
 from headrace_gateway.wire.apis import Api
-from tests.worlds.gateways import gateway_config
-from tests.worlds.kafka_frames import read_answer, request_frame
-from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.kafka_protocol import KafkaWire, gateway_config, read_answer, request_frame
 from tests.worlds.waiting import WAIT_S, until
 
 CONNECTIONS = 5_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Producer
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
-from tests.worlds.gateways import running_gateway
+from tests.worlds.kafka_protocol import running_gateway
 from tests.worlds.waiting import until
 
 TOPIC, RECORDS, PRODUCERS = "measurements", 5_000, 5

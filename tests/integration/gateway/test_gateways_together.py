@@ -13,7 +13,7 @@ from headrace_gateway import directory
 from headrace_gateway.app import Gateway
 from headrace_gateway.wire.apis import Api
 from tests.integration.gateway.test_gateway_basics import ask
-from tests.worlds.gateways import begin_gateway, end_gateway, running_gateway
+from tests.worlds.kafka_protocol import begin_gateway, end_gateway, running_gateway
 from tests.worlds.waiting import until
 
 LONG_MS = 600_000.0

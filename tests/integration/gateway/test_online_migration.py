@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace import Admin, Consumer, LocalCluster
-from tests.worlds.gateways import topic_name
+from tests.worlds.kafka_protocol import topic_name
 
 WAIT_S = 60.0
 PARTITIONS = 6

@@ -13,8 +13,7 @@ from confluent_kafka import Consumer, Producer
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_gateway.app import Gateway
 from headrace_gateway.wire.apis import Api
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 from tests.worlds.waiting import until
 
 RACKS = ("a", "b", "c")

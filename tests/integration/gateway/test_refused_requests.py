@@ -15,8 +15,7 @@ from headrace_core.records import encode_batch
 from headrace_gateway.app import Gateway
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import NO_UUID
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 from tests.worlds.waiting import until
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION = 0, 3, 29, 35

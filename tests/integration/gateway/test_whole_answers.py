@@ -8,8 +8,7 @@ import pytest
 
 from headrace import LocalCluster
 from headrace_gateway.wire.apis import Api
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 
 MANY = 130  # more than the gateway describes by one call to a broker, and more than it once described at all
 

@@ -28,7 +28,7 @@ from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, security_pb2, se
 from headrace_tools.certs.authority import USER, Authority, Subject
 from tests.integration.security.test_sasl_cluster import PASSWORD, PLAIN, login
 from tests.integration.security.test_secrets import holders
-from tests.worlds.kafka_wire import ClosedError, KafkaWire
+from tests.worlds.kafka_protocol import ClosedError, KafkaWire
 from tests.worlds.sasl_doors import Refused, SdkDoor, log_in
 from tests.worlds.waiting import until
 from tests.worlds.whole_files import contents_of

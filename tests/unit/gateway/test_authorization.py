@@ -27,7 +27,7 @@ from headrace_gateway.wire.apis import VERSIONS, Api
 from headrace_gateway.wire.schema import NO_UUID, Message
 from tests.integration.gateway.authorization_cases import TOPIC, Case, cases, codes, outline
 from tests.unit.gateway.test_metadata_handlers import broker, partition, topic
-from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_frame
+from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame
 from tests.worlds.waiting import until_async
 
 USER = "stranger"

@@ -26,7 +26,7 @@ from headrace_gateway.tls import ListenerTls, TlsTransport
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import Message
 from tests.worlds.certificates import TestAuthority
-from tests.worlds.kafka_frames import read_answer, request_frame
+from tests.worlds.kafka_protocol import read_answer, request_frame
 from tests.worlds.waiting import until_async
 
 

@@ -27,8 +27,7 @@ from tests.integration.gateway.authorization_cases import (
     outline,
 )
 from tests.integration.gateway.secured_kafka import SecuredKafka
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_wire import ClosedError, KafkaWire
+from tests.worlds.kafka_protocol import ClosedError, KafkaWire, running_gateway
 
 NAMES = (ROOT, *USERS)
 WITHIN_S = 60.0

@@ -15,8 +15,7 @@ from headrace import Admin, LocalCluster, NewTopic
 from headrace_gateway.wire.apis import Api
 from tests.integration.interop.kafka.test_kafka_keys import OTHER_SCOPES
 from tests.integration.interop.kafka_peer import KafkaBroker
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 
 pytestmark = pytest.mark.timeout(300)
 

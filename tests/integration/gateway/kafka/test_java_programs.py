@@ -9,7 +9,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, Record, TopicPartition
 from tests.integration.gateway.java_programs import JavaPrograms
-from tests.worlds.gateways import running_gateway, topic_name
+from tests.worlds.kafka_protocol import running_gateway, topic_name
 from tests.worlds.waiting import until
 
 RECORDS = 30

@@ -12,7 +12,7 @@ import pytest
 
 from headrace import LocalCluster
 from tests.integration.gateway.kafka_tools import KafkaTools, page
-from tests.worlds.gateways import running_gateway
+from tests.worlds.kafka_protocol import running_gateway
 
 #: What all tools printed; docs/reference/kafka-tools.md is a copy of one run.
 PAGE = Path(__file__).parents[4] / "build" / "kafka-tools.md"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace import Admin, LocalCluster, NewTopic
-from tests.worlds.gateways import topic_name
+from tests.worlds.kafka_protocol import topic_name
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(180)

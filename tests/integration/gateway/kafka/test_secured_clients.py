@@ -14,7 +14,7 @@ from headrace import Admin, LocalCluster, NewTopic
 from tests.integration.gateway.kafka_tools import KafkaTools
 from tests.integration.gateway.secured_clients import LIBRARIES, Login, confluent_config
 from tests.worlds.certificates import TestAuthority
-from tests.worlds.gateways import running_gateway
+from tests.worlds.kafka_protocol import running_gateway
 
 pytestmark = pytest.mark.timeout(300)
 TOPIC = "secured"

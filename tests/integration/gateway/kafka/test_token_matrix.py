@@ -16,7 +16,7 @@ from headrace import LocalCluster
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
 from headrace_gateway.wire.apis import Api
 from tests.integration.gateway.secured_kafka import SecuredKafka
-from tests.worlds.kafka_wire import KafkaWire
+from tests.worlds.kafka_protocol import KafkaWire
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(300)

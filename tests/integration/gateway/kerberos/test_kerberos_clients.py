@@ -16,8 +16,7 @@ from headrace_core.security.sasl.client import Login
 from headrace_core.security.sasl.exchange import ClientExchange
 from headrace_gateway.wire.apis import Api
 from tests.integration.gateway.kafka_tools import KafkaTools, Printed
-from tests.worlds.gateways import running_gateway
-from tests.worlds.kafka_wire import ClosedError, KafkaWire
+from tests.worlds.kafka_protocol import ClosedError, KafkaWire, running_gateway
 from tests.worlds.kerberos import REALM, Realm, krb5_module, running_realm
 from tests.worlds.waiting import until
 

@@ -1,0 +1,243 @@
+"""Kafka's protocol in tests: frames, a transport in memory, a client that sends single requests, and a gateway beside a
+``LocalCluster(mode="inprocess")``, on the same event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from headrace import LocalCluster
+from headrace.engine.io_thread import io_thread
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.meta_properties import format_directories
+from headrace_gateway.app import Gateway
+from headrace_gateway.wire.apis import VERSIONS, Api, is_flexible
+from headrace_gateway.wire.frames import finish
+from headrace_gateway.wire.primitives import Cursor, pack_int16, pack_int32, put_string
+from headrace_gateway.wire.schema import Message, request_body, response_body
+
+
+def request_frame(
+    api: Api,
+    version: int,
+    correlation_id: int = 7,
+    *,
+    client_id: str = "asking",
+    body: bytes | None = None,
+    **fields: Any,
+) -> bytearray:
+    """A request with its length. ``body``: the bytes after the header, in place of ``fields``."""
+    out = bytearray(4)
+    out += pack_int16(api) + pack_int16(version) + pack_int32(correlation_id)
+    put_string(out, client_id)
+    if api in VERSIONS and is_flexible(api, version):
+        out.append(0)
+    if body is None:
+        request_body(api, version).write(fields, out)
+    else:
+        out += body
+    return finish(out)
+
+
+def read_answer(api: Api, version: int, frame: bytes) -> tuple[int, Message]:
+    """Decode an answer without its length: return the correlation id and the message."""
+    cursor = Cursor(frame)
+    correlation_id = cursor.int32()
+    if is_flexible(api, version) and api is not Api.API_VERSIONS:
+        cursor.skip_tagged()
+    return correlation_id, response_body(api, version).read(frame, cursor.position)
+
+
+class MemoryTransport(asyncio.Transport):
+    """A transport that keeps the written data until ``client_reads`` takes them. ``is_reading`` and ``state`` show the
+    effects of the protocol's calls."""
+
+    def __init__(self, host: str = "10.0.0.1") -> None:
+        super().__init__({"peername": (host, 4711)})
+        self.written = bytearray()
+        self.state = "open"
+        self.is_reading_now = True
+        self.protocol: asyncio.Protocol | None = None
+        self._high = 64 * 1024
+        self._is_paused = False
+
+    def connect(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+        protocol.connection_made(self)
+
+    def client_reads(self) -> bytes:
+        """Take all written data."""
+        data, self.written = bytes(self.written), bytearray()
+        if self._is_paused:
+            self._is_paused = False
+            assert self.protocol is not None
+            self.protocol.resume_writing()
+        return data
+
+    def lose(self) -> None:
+        """Notify the protocol that the connection is lost, after the transport was closed or broken."""
+        assert self.protocol is not None
+        self.protocol.connection_lost(None)
+
+    # -- asyncio.Transport
+
+    def write(self, data: Any) -> None:
+        assert self.state == "open"
+        self.written += data
+        if len(self.written) > self._high and not self._is_paused:
+            self._is_paused = True
+            assert self.protocol is not None
+            self.protocol.pause_writing()
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high is not None
+        self._high = high
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def is_closing(self) -> bool:
+        return self.state != "open"
+
+    def close(self) -> None:
+        self.state = "closed"
+
+    def abort(self) -> None:
+        self.state = "aborted"
+
+    def pause_reading(self) -> None:
+        assert self.is_reading_now
+        self.is_reading_now = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading_now
+        self.is_reading_now = True
+
+
+TIMEOUT_S = 30.0
+
+
+class ClosedError(Exception):
+    """The server closed the connection instead of answering."""
+
+
+class KafkaWire:
+    """A connection to ``bootstrap`` (host:port). With ``user``, it authenticates by SASL PLAIN. A context manager."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        user: str | None = None,
+        password: str = "",
+        tls: ssl.SSLContext | None = None,
+        client_id: str = "wire",
+    ) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._client_id = client_id
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+        self._number = 0
+        if user is not None:
+            self.ask(Api.SASL_HANDSHAKE, mechanism="PLAIN")
+            answer = self.ask(Api.SASL_AUTHENTICATE, auth_bytes=f"\0{user}\0{password}".encode())
+            assert answer.error_code == 0, answer.error_message
+
+    def __enter__(self) -> KafkaWire:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._socket.close()
+
+    def ask(self, api: Api, version: int | None = None, /, **fields: Any) -> Message:
+        """Send a request (default: of the newest version) and read its answer. Raises ClosedError."""
+        version = VERSIONS[api].high if version is None else version
+        self._number += 1
+        frame = request_frame(api, version, self._number, client_id=self._client_id, **fields)
+        try:
+            self._socket.sendall(frame)
+            size = int.from_bytes(self._read(4), "big")
+            number, answer = read_answer(api, version, self._read(size))
+        except ConnectionError as error:
+            raise ClosedError(str(error)) from None
+        assert number == self._number
+        return answer
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = self._socket.recv(size - len(data))
+            if not part:
+                raise ConnectionError("closed")
+            data += part
+        return bytes(data)
+
+
+def gateway_config(cluster: LocalCluster, node_id: int = 1, **more: str) -> NodeConfig:
+    """The configuration of a gateway with free ports; its directory is formatted. ``more``: further keys, with
+    underscores in place of dots."""
+    directory = Path(cluster.directory)
+    state = json.loads((directory / "cluster.json").read_text())
+    data = str(directory / f"gateway-{node_id}")
+    format_directories([data], cluster_id=state["cluster_id"], node_id=node_id, ignore_formatted=True)
+    controllers = [f"127.0.0.1:{node['internal_port']}" for node in state["nodes"] if node["role"] == "controller"]
+    properties = {
+        "node.id": str(node_id),
+        "log.dirs": data,
+        "listeners": "internal://127.0.0.1:0",
+        "kafka.listeners": "PLAINTEXT://127.0.0.1:0",
+        "controller.quorum.bootstrap.servers": ",".join(controllers),
+    }
+    return NodeConfig.from_properties(
+        properties | {key.replace("_", "."): value for key, value in more.items()}, role="gateway"
+    )
+
+
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """Make a topic name from the name of the running test."""
+    return "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
+
+
+def begin_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Gateway:
+    """Start a gateway; the caller ends it with ``end_gateway``."""
+    config = gateway_config(cluster, node_id, **more)
+
+    async def begin() -> Gateway:
+        gateway = Gateway(config)
+        try:
+            await gateway.start()
+        except BaseException:
+            await gateway.stop(at_once=True)
+            raise
+        return gateway
+
+    return io_thread().run(begin())
+
+
+def end_gateway(gateway: Gateway, *, at_once: bool = False) -> None:
+    """Stop a gateway; ``at_once``: without a clean shutdown, as close to a crash as possible."""
+    io_thread().run(gateway.stop(at_once=at_once))
+
+
+@contextlib.contextmanager
+def running_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Iterator[Gateway]:
+    """Run a gateway; Kafka clients begin at ``gateway.bootstrap_servers``."""
+    gateway = begin_gateway(cluster, node_id, **more)
+    try:
+        yield gateway
+    finally:
+        end_gateway(gateway)
