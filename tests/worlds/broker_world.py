@@ -33,7 +33,7 @@ from headrace_protos.v1 import (
     produce_pb2_grpc,
 )
 from tests.system.soak.soak_samples import thread_names
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until
 
 WAIT_S = 60.0

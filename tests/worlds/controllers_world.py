@@ -19,7 +19,7 @@ from headrace_core.node.ids import id_to_text
 from headrace_core.node.meta_properties import format_directories, read_meta
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 
 CLUSTER = id_to_text(bytes(range(16)))
 

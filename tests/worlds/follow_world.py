@@ -22,7 +22,7 @@ from headrace_core.metadata.records import METADATA_VERSION, MetadataRecord
 from headrace_core.metadata.snapshot import encode_snapshot
 from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import cluster_pb2_grpc
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 
 CLUSTER = "follow"
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 
 REALM = "HEADRACE.TEST"
 PASSWORD = "k3rb-s3cret"

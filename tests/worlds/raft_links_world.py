@@ -10,7 +10,7 @@ from headrace_controller.raft.types import Body
 from headrace_controller.transport.links import PeerLinks
 from headrace_controller.transport.peers import Peers
 from headrace_core.rpc.server import Listener
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until_async as until
 
 CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"

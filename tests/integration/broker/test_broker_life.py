@@ -27,7 +27,7 @@ from tests.worlds.broker_world import (
     produce_request,
     produce_stream,
 )
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until
 
 

@@ -22,7 +22,7 @@ from headrace_core.node import http_connections
 from headrace_core.security.http import HttpGuard
 from headrace_core.security.tls import TlsSettings, TlsSource
 from tests.worlds.certificates import TestAuthority
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 from tests.worlds.waiting import until_async
 
 ABOVE_ALL = 8  #: The limit of connections in these tests.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.integration.interop.kafka_peer import KafkaBroker
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 
 
 class SecuredKafka(KafkaBroker):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace_core.testing.verdicts import NotInTimeError
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 SEPARATOR = "\x1f"

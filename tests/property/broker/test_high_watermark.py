@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace_broker.partition import IsrChange, PartitionLeader
 from headrace_core.types import TopicPartition
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 REPLICAS = (1, 2, 3, 4)
 LEADER = 1

@@ -11,7 +11,7 @@ from headrace_broker.partition import PartitionLeader
 from headrace_broker.partition.session import FetchSession, SessionPartition
 from headrace_core.errors import HeadraceError, NotLeaderOrFollowerError
 from headrace_core.types import FlushPolicy, TopicPartition
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 #: The size of every record in bytes.

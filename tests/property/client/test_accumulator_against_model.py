@@ -18,7 +18,7 @@ from headrace.errors import InvalidArgumentError, InvalidTypeError, NetworkError
 from headrace.partitioners import key_partition
 from headrace_core.records import decode_batch
 from headrace_core.records._pure import BatchBuilder
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 BATCH_BYTES, BUFFER_BYTES, LARGEST = 300, 2_500, 700
 

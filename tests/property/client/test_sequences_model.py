@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.producer.sequences import WINDOW, Identity, PartitionSequences, Stamp, Verdict
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 _WRAP = 2**31
 

@@ -19,7 +19,7 @@ from headrace_core.errors import InvalidConfigError
 from headrace_core.log.config import LogConfig
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.properties import Properties, format_properties, parse_properties
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 DEFINITIONS = (TOPIC, SERVER, PRODUCER, CONSUMER, ADMIN)
 RUNS = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from tests.worlds.examples import examples
 from tests.worlds.groups_machine import GroupsMachine
+from tests.worlds.this_process import examples
 
 TestGroups = GroupsMachine.TestCase
 TestGroups.settings = settings(max_examples=examples(100), stateful_step_count=50)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from tests.worlds.examples import examples
 from tests.worlds.migration_machine import MigrationMachine
+from tests.worlds.this_process import examples
 
 TestMigrations = MigrationMachine.TestCase
 TestMigrations.settings = settings(max_examples=examples(60), stateful_step_count=40)

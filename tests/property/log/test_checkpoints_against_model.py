@@ -23,7 +23,7 @@ from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 ROOT = "/data"
 CONFIG = LogConfig(segment_bytes=400)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace_core.errors import CorruptLogError
 from headrace_core.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 BASE = 1_000
 SIZE_MAX = 12 * TIME_ENTRY.size

@@ -23,7 +23,7 @@ from headrace_core.records import Compression, decode_batch, encode_batch, split
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 EXAMPLES = 600 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 120
 ROOT = "/data"

@@ -18,7 +18,7 @@ from headrace_core.records import BatchHeader, encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import TopicPartition
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 EXAMPLES = 400 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 40
 ROOT = "/data"

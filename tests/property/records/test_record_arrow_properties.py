@@ -21,7 +21,7 @@ from headrace_core.records import (
 )
 from headrace_core.testing.batches import resealed
 from headrace_core.testing.strategies import compressions, record_lists
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LIMITS = DecodeLimits(max_decompressed_bytes=1 << 20, max_records=10_000, max_headers=1_000)

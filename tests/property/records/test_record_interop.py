@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from headrace_core.records import Compression, _compiled, recompress
 from headrace_core.testing.strategies import compressions, records
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 # kafka-python wants python-snappy; cramjam, which aiokafka and we use, has the same raw format.
 kafka.codec.snappy = SimpleNamespace(

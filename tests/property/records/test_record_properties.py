@@ -20,7 +20,7 @@ from headrace_core.records import (
 from headrace_core.testing.batches import resealed
 from headrace_core.testing.strategies import batch_fields, compressions, record_lists, records
 from headrace_core.types import TimestampType
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 
 def _content(record):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from headrace.schemas.avro import Type, decoder, parse
 from headrace.schemas.avro.arrow import ArrowDecoder, ArrowEncoder, Layout
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 UTC = datetime.UTC
 FRAME = b"\0\0\0\0\7"

@@ -28,7 +28,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.telemetry import Emitter, Metrics
 from headrace_protos.v1 import replication_pb2_grpc
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until_async as until
 
 LEADER = 2

@@ -34,7 +34,7 @@ from headrace_protos.v1 import (
     produce_pb2_grpc,
 )
 from tests.worlds.fake_coordinator import FakeTransactions
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.transactional_log import TransactionalLog
 
 READ_COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED

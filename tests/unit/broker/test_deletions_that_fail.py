@@ -8,7 +8,7 @@ from typing import Any, cast
 from headrace_broker.handlers.offsets import _deleted_by_all
 from headrace_broker.partition import PartitionLeader
 from headrace_core.errors import NotLeaderOrFollowerError
-from tests.worlds.garbage import is_error_freed
+from tests.worlds.this_process import is_error_freed
 
 
 class ResigningLeader:

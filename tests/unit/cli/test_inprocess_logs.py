@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace_tools.local.inprocess_logs import NodeLog
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 logger = logging.getLogger("headrace_core.test_inprocess_logs")
 

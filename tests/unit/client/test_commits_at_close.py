@@ -12,7 +12,7 @@ from headrace import AsyncConsumer, TopicPartition
 from headrace.errors import ClosedError, RequestTimedOutError
 from tests.unit.client.test_async_consumer_and_its_loop import Closing
 from tests.unit.client.test_group_consumer import LIMIT_S, T0, Make, Party, make, parties, run
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 __all__ = ["make", "parties"]
 

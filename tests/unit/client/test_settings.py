@@ -12,7 +12,7 @@ from headrace import Consumer, RangeReader
 from headrace.errors import InvalidConfigError
 from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
 from headrace_core.config.topic_keys import TOPIC
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 #: The client keys that users paste in (the ecosystem's list).
 KAFKA_KEYS = [

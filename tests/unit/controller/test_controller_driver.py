@@ -23,7 +23,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.testing.clock import ManualClock
 from tests.worlds.controller_world import formatted, live_broker, running
-from tests.worlds.garbage import is_error_freed
+from tests.worlds.this_process import is_error_freed
 
 
 def topic(name: str) -> CreateTopics:

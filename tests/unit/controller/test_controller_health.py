@@ -12,7 +12,7 @@ import pytest
 from headrace_controller.health import Health
 from headrace_controller.raft import ReplicaKey
 from headrace_core.node.ids import id_from_text, id_to_text
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 
 class Recorder:

@@ -30,9 +30,8 @@ from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
-from tests.worlds.free_ports import free_port
-from tests.worlds.log_lines import logged
 from tests.worlds.raft_links_world import CLUSTER, End, key, quorum, voters_of
+from tests.worlds.this_process import free_port, logged
 from tests.worlds.waiting import check_took
 from tests.worlds.waiting import until_async as until
 

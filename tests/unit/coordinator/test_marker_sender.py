@@ -32,7 +32,7 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.rpc.outage import Outage
 from headrace_core.types import TopicPartition, split_address
 from headrace_protos.v1 import common_pb2, transactions_pb2, transactions_pb2_grpc
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 
 LIMIT_S = 60.0
 TOPIC_ID, OFFSETS_ID = b"\x02" * 16, b"\x03" * 16

@@ -14,7 +14,7 @@ from headrace_coordinator.transport.produce_link import ProduceLink
 from headrace_core.errors import HeadraceError, NetworkError, ServerShuttingDownError
 from headrace_core.rpc import status_of
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 
 LIMIT_S = 60.0
 #: A time-out that no test reaches, so that no test passes because of a time-out.

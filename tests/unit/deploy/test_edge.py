@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -25,7 +25,7 @@ from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.frames import REQUEST_BYTES_MAX, RequestHeader, finish, response_start
 from headrace_gateway.wire.schema import Message, response_body
 from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 from tests.worlds.waiting import until_async
 
 MIB = 1024 * 1024

@@ -8,7 +8,7 @@ import time
 from headrace_core.log.producer_files import tell_marker
 from headrace_core.log.producer_state import ProducerTable, Remembered
 from headrace_core.records import read_header
-from tests.worlds.garbage import without_collections
+from tests.worlds.this_process import without_collections
 from tests.worlds.txn_log_world import Transactions, aborted_of, stable_offset_of
 
 

@@ -27,7 +27,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 from tests.worlds.follow_world import running
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until_async as until
 
 REGISTRATION = BrokerRegistration(

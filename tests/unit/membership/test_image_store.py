@@ -13,7 +13,7 @@ from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord, MetadataImage, To
 from headrace_core.metadata.records import METADATA_VERSION
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 ROOT = "/data"
 

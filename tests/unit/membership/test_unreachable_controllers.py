@@ -12,7 +12,7 @@ from headrace_core.membership.broker_session import BrokerRegistration, BrokerSe
 from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.rpc import outage as outage_module
 from headrace_core.rpc.outage import Outage
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 logger = logging.getLogger("test.outage")
 

@@ -11,7 +11,7 @@ import pytest
 from headrace_core.errors import HeadraceError, StorageError
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.node.tasks import NodeTasks
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 
 async def _forever() -> None:

@@ -20,7 +20,7 @@ from headrace.consumer.processing.flow import LONG_S, Flow
 from headrace.consumer.processing.settings import Settings
 from headrace.errors import IllegalStateError, ProcessingError, RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace_core.records import Record
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 from tests.worlds.waiting import check_in_time, until
 
 TP = TopicPartition("t", 0)

@@ -13,7 +13,7 @@ from headrace_core.errors import ThrottlingQuotaExceededError
 from headrace_core.metadata.security import QuotaEntity
 from headrace_core.quotas import ClientLimits, QuotaManager, QuotaTable, TokenBucket, throttle_ms
 from headrace_core.quotas.manager import BUCKETS_MAX
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 KEY = "producer_byte_rate"
 USERS, CLIENTS = ("alice", "bob"), ("app", "web")

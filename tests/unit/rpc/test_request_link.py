@@ -15,7 +15,7 @@ from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_core.rpc.request_link import PACKED_MAX, RequestLink
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import groups_pb2, transactions_pb2, transactions_pb2_grpc
-from tests.worlds.garbage import is_error_freed
+from tests.worlds.this_process import is_error_freed
 
 REQUESTS = 5
 

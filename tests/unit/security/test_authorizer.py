@@ -19,7 +19,7 @@ from headrace_core.security.acl_types import Operation, PatternType, Permission,
 from headrace_core.security.authorizer import KEPT_MAX, Authorizer
 from headrace_core.security.caller import Caller
 from headrace_core.security.principal import Principal
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 NAMES = ("a", "ab", "abc", "b", "hardcode")

@@ -23,7 +23,7 @@ from headrace_core.security.certificates import (
     subject_name,
 )
 from tests.worlds.certificates import TestAuthority
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from headrace_core.rpc.status import abort
 from headrace_core.security.sasl.client import Login
 from headrace_protos.v1 import node_pb2, node_pb2_grpc, security_pb2, security_pb2_grpc
 from tests.unit.security.test_sasl_sessions import IMAGE, in_loop, serving
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import check_in_time, until_async
 
 P = {"sasl_mechanism": "PLAIN"}

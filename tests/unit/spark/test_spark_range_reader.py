@@ -12,7 +12,7 @@ from headrace_spark.errors import DataLossError
 from headrace_spark.planning import OffsetRange
 from headrace_spark.range_reader import next_available, read_range
 from tests.unit.spark.spark_fakes import MemoryCluster, partition
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 T0 = partition(0)
 

@@ -20,7 +20,7 @@ from headrace_spark.sink_columns import SinkColumns
 from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, write_rows, written_text
 from headrace_spark.sink_topics import TopicCreated
 from tests.unit.spark.spark_fakes import options
-from tests.worlds.log_lines import logged
+from tests.worlds.this_process import logged
 
 VALUE = SinkColumns(("value",), by_row=False, ignored=())
 BY_ROW = SinkColumns(("value",), by_row=True, ignored=())

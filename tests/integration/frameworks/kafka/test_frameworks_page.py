@@ -26,7 +26,7 @@ from tests.integration.frameworks.kafka.test_mirror_maker import (
     write,
 )
 from tests.integration.interop.kafka_peer import KafkaBroker
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(600)

@@ -14,7 +14,7 @@ import pytest
 
 from headrace import Consumer, LocalCluster, TopicPartition
 from tests.integration.frameworks.java_apps import KAFKA, JavaApp, maven_jars
-from tests.worlds.free_ports import free_port
+from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(600)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from headrace_registry.compat import Level, check
 from headrace_registry.schemas import Schema, SchemaType, parse
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 ROWS = tomllib.loads((Path(__file__).parent / "avro.toml").read_text())["row"]
 TEXTS = list(dict.fromkeys(row[side] for row in ROWS for side in ("old", "new")))

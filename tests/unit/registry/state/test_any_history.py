@@ -11,7 +11,7 @@ from headrace_registry.compat import Level
 from headrace_registry.schemas import Schema
 from headrace_registry.state import Mode, RegistryError
 from tests.unit.registry.state.world import Writer, avro, compacted, record, replayed, state
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 SUBJECTS = ("a", "b", "c")
 SCHEMAS = (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace_registry.state import Image
 from headrace_registry.state.records import dump
 from tests.unit.registry.state.world import replayed, state
-from tests.worlds.examples import examples
+from tests.worlds.this_process import examples
 
 scalars: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["s", "t", "AVRO", "FULL", "IMPORT", '"int"', ""])
