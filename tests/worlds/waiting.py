@@ -1,4 +1,5 @@
-"""Poll a condition until it is true, and bounds on time, which only `make verify` judges."""
+"""Poll a condition until it is true; a clock that a test sets forward; bounds on time, which only `make verify`
+judges."""
 
 from __future__ import annotations
 
@@ -80,3 +81,27 @@ def _late(condition: Callable[[], Any], what: str | Callable[[], str], within_s:
         except (OSError, TypeError):  # not a function, or a function without a source file
             what = repr(condition)
     return NotInTimeError(f"not within {within_s:g} s: {what}")
+
+
+class LoopClock:
+    """The clock of ``loop``, by default of the running loop. Time also passes by itself, so that short waits end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        loop = loop or asyncio.get_running_loop()
+        self._ahead_s = 0.0
+        real = loop.time
+        loop.time = lambda: real() + self._ahead_s  # type: ignore[method-assign]
+
+    def forward(self, seconds: float) -> None:
+        """Set the clock forward. Timers that are due then run in the next round of the loop."""
+        self._ahead_s += seconds
+
+
+def work(seconds: float) -> None:
+    """Block for ``seconds``, like a call to a database."""
+    time.sleep(seconds)
+
+
+async def work_async(seconds: float) -> None:
+    """Sleep for ``seconds`` without blocking the event loop."""
+    await asyncio.sleep(seconds)

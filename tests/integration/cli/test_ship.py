@@ -18,8 +18,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace_tools.ship.positions import TOPIC, ensure_topic
-from tests.worlds.pacing import work
-from tests.worlds.waiting import until
+from tests.worlds.waiting import until, work
 
 LIMIT_S = 90.0
 FILES = 3

@@ -20,8 +20,7 @@ from headrace import Admin, AsyncConsumer, Consumer, LocalCluster, NewTopic, Pro
 from headrace.consumer.processing.progress import PREFIX, decode_done
 from headrace.errors import IllegalStateError, InvalidArgumentError, InvalidGroupIdError, ProcessingError
 from headrace_core.records import Record
-from tests.worlds.pacing import work, work_async
-from tests.worlds.waiting import until
+from tests.worlds.waiting import until, work, work_async
 
 WORKER = Path(__file__).with_name("processing_worker.py")
 LIMIT_S = 60.0

@@ -28,9 +28,8 @@ from headrace_gateway.settings import GatewaySettings
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import Message
 from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame
-from tests.worlds.loop_clock import LoopClock
 from tests.worlds.this_process import logged
-from tests.worlds.waiting import until_async
+from tests.worlds.waiting import LoopClock, until_async
 
 ILLEGAL_STATE, UNSUPPORTED_MECHANISM, FAILED = 34, 33, 58
 DELAY_MS = 30

@@ -38,8 +38,7 @@ from headrace_protos.v1 import (
     security_pb2,
     security_pb2_grpc,
 )
-from tests.worlds.loop_clock import LoopClock
-from tests.worlds.waiting import until_async
+from tests.worlds.waiting import LoopClock, until_async
 
 STATIC = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret" user_bob="b0b";'
 CREDENTIAL = new_credential(SHA_512, "s3cret")

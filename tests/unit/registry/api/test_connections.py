@@ -17,8 +17,7 @@ from headrace_core.node import http_connections
 from headrace_core.node.http_connections import Listener
 from headrace_registry.api.connections import Connections
 from tests.worlds.certificates import TestAuthority
-from tests.worlds.loop_clock import LoopClock
-from tests.worlds.waiting import check_took, until_async
+from tests.worlds.waiting import LoopClock, check_took, until_async
 
 #: The beginning of a TLS handshake.
 HELLO = b"\x16\x03"

@@ -21,9 +21,8 @@ from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
 from headrace_registry.state import decisions, parsing
 from headrace_registry.state.records import SchemaKey, SchemaValue, encode_key, encode_schema
 from tests.unit.registry.api.world import JSON, V1, Reply, World, record, world
-from tests.worlds.loop_clock import LoopClock
 from tests.worlds.this_process import logged
-from tests.worlds.waiting import until_async
+from tests.worlds.waiting import LoopClock, until_async
 
 DEFAULT = "application/vnd.schemaregistry+json"
 
