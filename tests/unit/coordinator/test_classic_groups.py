@@ -475,6 +475,17 @@ def test_members_go_on_in_their_generation_at_the_next_coordinator() -> None:
     assert other.members() == [], "sessions begin again, and end as before"
 
 
+def test_a_member_that_never_comes_to_the_next_coordinator_is_removed_after_its_session() -> None:
+    world = World()
+    first, _ = world.two()
+    later = world.restarted()
+    later.passes(SESSION_MS - 1)
+    assert len(later.members()) == 2
+    later.beat(first)
+    later.passes(1)
+    assert later.members() == [first.member_id]
+
+
 def test_a_static_members_place_is_kept_at_the_next_coordinator() -> None:
     world = World()
     old = static(world)
