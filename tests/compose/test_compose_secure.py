@@ -18,7 +18,7 @@ from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.acl_models import AclBinding, AclOperation, ResourceType
 from headrace.errors import BootstrapError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
 from tests.compose.stack import BOOTSTRAP, PROJECT, ROOT, Stack, docker
-from tests.worlds.console_users import alert, token
+from tests.worlds.security import alert, token
 from tests.worlds.waiting import until
 
 #: The edge's ports for users with passwords and tokens.

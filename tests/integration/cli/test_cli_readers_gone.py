@@ -20,7 +20,7 @@ from typer.main import get_command
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer
 from headrace_tools.cli.app import run
 from headrace_tools.cli.root import build
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 
 TOPIC, GROUP, TRANSACTIONAL_ID = "readers-gone", "readers-gone-group", "readers-gone-id"
 

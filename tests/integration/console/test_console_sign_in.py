@@ -28,7 +28,7 @@ from headrace_console import finding
 from headrace_console.attempts import PER_ADDRESS_MAX
 from headrace_console.gate import REQUESTS_MAX, USER_REQUESTS_MAX
 from headrace_core.node.properties import read_properties
-from tests.worlds.console_users import (
+from tests.worlds.security import (
     Browser,
     admin_of,
     alert,

@@ -21,7 +21,7 @@ from headrace_console.settings import ConsoleSettings
 from headrace_core.node import http_connections
 from headrace_core.security.http import HttpGuard
 from headrace_core.security.tls import TlsSettings, TlsSource
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 from tests.worlds.this_process import logged
 from tests.worlds.waiting import until_async
 

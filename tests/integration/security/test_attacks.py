@@ -72,8 +72,7 @@ from headrace_tools.local.security import MAPPING_RULES
 from tests.integration.gateway.authorization_cases import cases, outline
 from tests.integration.gateway.authorization_cases import codes as error_codes
 from tests.integration.security.test_sasl_cluster import login
-from tests.worlds.certificates import TestAuthority
-from tests.worlds.sasl_doors import (
+from tests.worlds.security import (
     CLOSED,
     FAILED,
     ILLEGAL,
@@ -82,6 +81,7 @@ from tests.worlds.sasl_doors import (
     KafkaDoor,
     Refused,
     SdkDoor,
+    TestAuthority,
     channel,
     log_in,
     topics_of,

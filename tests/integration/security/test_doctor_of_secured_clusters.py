@@ -18,8 +18,7 @@ from headrace.acl_models import AclBinding, AclOperation, ResourceType
 from headrace_core.security.certificates import read_certificates
 from headrace_tools.cli.app import run
 from headrace_tools.local import ports
-from tests.worlds.certificates import TestAuthority
-from tests.worlds.secured_port import listening
+from tests.worlds.security import TestAuthority, listening
 from tests.worlds.waiting import until
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_root="r00t";'

@@ -28,7 +28,7 @@ from headrace_core.security.sasl.scram_exchange import ScramClient
 from headrace_gateway.connection import UNAUTHENTICATED_MAX
 from tests.integration.security.flooders import READY, REFUSED_WRITE
 from tests.integration.security.test_attacks import allowed
-from tests.worlds.sasl_doors import KafkaDoor, Refused, SdkDoor, channel, log_in
+from tests.worlds.security import KafkaDoor, Refused, SdkDoor, channel, log_in
 from tests.worlds.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ import pytest
 from headrace import Admin, LocalCluster, Producer, ScramMechanism, UserScramCredentialUpsertion
 from headrace.errors import SaslAuthenticationFailedError
 from headrace_tools.cli.app import run
-from tests.worlds.whole_files import contents_of
+from tests.worlds.security import contents_of
 
 
 def holders(directory: Path, secret: str) -> list[str]:

@@ -26,8 +26,8 @@ from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_core.security.tls import TLS_12_SUITES, TLS_13_SUITES
 from headrace_tools.certs.authority import Authority, read_file
 from headrace_tools.cli.app import run
+from tests.worlds.security import contents_of
 from tests.worlds.waiting import until
-from tests.worlds.whole_files import contents_of
 
 ROOT = Path(__file__).resolve().parents[3]
 

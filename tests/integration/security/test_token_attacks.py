@@ -29,9 +29,8 @@ from headrace_tools.certs.authority import USER, Authority, Subject
 from tests.integration.security.test_sasl_cluster import PASSWORD, PLAIN, login
 from tests.integration.security.test_secrets import holders
 from tests.worlds.kafka_protocol import ClosedError, KafkaWire
-from tests.worlds.sasl_doors import Refused, SdkDoor, log_in
+from tests.worlds.security import Refused, SdkDoor, contents_of, log_in
 from tests.worlds.waiting import until
-from tests.worlds.whole_files import contents_of
 
 MECHANISM = SHA_512.name
 NODES = ("broker-1", "controller-1")  #: The nodes that serve the calls.

@@ -23,7 +23,7 @@ from headrace_tools.doctor.gathering import Gathering
 from headrace_tools.doctor.logins import LoginKeys, Logins, refusal_of
 from headrace_tools.local import ports
 from tests.unit.client.test_doctor_gathering import Cluster
-from tests.worlds.secured_port import listening
+from tests.worlds.security import listening
 
 HERE = "broker-1:9095"
 KERBEROS = LoginKeys("SASL_SSL", "GSSAPI", "alice@EXAMPLE.COM")

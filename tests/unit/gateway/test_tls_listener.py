@@ -25,8 +25,8 @@ from headrace_gateway.settings import GatewaySettings
 from headrace_gateway.tls import ListenerTls, TlsTransport
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import Message
-from tests.worlds.certificates import TestAuthority
 from tests.worlds.kafka_protocol import read_answer, request_frame
+from tests.worlds.security import TestAuthority
 from tests.worlds.waiting import until_async
 
 

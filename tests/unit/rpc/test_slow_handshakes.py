@@ -10,7 +10,7 @@ import pytest
 
 from headrace_core.rpc.channel import ChannelPurpose, open_channel
 from headrace_core.testing.tcp_proxy import ANY, FaultyNetwork
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 
 #: A handshake waits for a round trip of TLS 1.3, and for one of the settings of HTTP/2.
 ONE_WAY_MS = 250

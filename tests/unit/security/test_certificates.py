@@ -22,7 +22,7 @@ from headrace_core.security.certificates import (
     split_pem,
     subject_name,
 )
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 from tests.worlds.this_process import examples
 
 

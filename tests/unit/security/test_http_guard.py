@@ -10,7 +10,7 @@ import pytest
 from headrace_core.errors import InvalidConfigError
 from headrace_core.security.http import TOKENS_MAX, BearerTokens, HttpGuard
 from headrace_core.security.tls import LOOK_S
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 
 TOKEN, OTHER = "a-token-of-24-characters", "another-token-with-24-ch"
 CERTIFICATE = {"subject": ((("commonName", "prometheus"),),)}

@@ -8,7 +8,7 @@ import pytest
 
 from headrace_core.errors import InvalidConfigError, SaslAuthenticationFailedError
 from headrace_core.security.mapping import PrincipalMapper, user_principal
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 
 RULES = (
     r"RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, "

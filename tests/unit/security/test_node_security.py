@@ -18,7 +18,7 @@ from headrace_core.security.caller import Caller
 from headrace_core.security.certificates import NodeIdentity
 from headrace_core.security.principal import USER, Principal
 from headrace_core.security.protocols import SecurityProtocol
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from headrace_core.security.gate import Gate
 from headrace_core.security.mapping import PrincipalMapper, user_principal
 from headrace_core.security.tls import CONTEXT_S_MAX, TlsSettings, TlsSource
 from headrace_core.security.trouble import why_refused
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 from tests.worlds.waiting import until_async
 
 

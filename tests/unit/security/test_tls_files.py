@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from headrace_core.errors import InvalidConfigError
 from headrace_core.security.tls import LOOK_S, TlsSettings, TlsSource, grpc_ciphers, load
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 
 Pem = serialization.Encoding.PEM
 

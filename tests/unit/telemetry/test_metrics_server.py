@@ -25,7 +25,7 @@ from headrace_core.metrics.server import (
     Refused,
     ScrapeRequest,
 )
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 from tests.worlds.waiting import until_async
 
 

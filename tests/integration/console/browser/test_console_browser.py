@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, ConfigResource, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
-from tests.worlds import console_users
+from tests.worlds import security
 from tests.worlds.waiting import until
 
 PICTURES = Path(__file__).resolve().parents[4] / "docs" / "pictures"
@@ -72,7 +72,7 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def secured() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=1, controllers=1, registries=0, console=True, secure=True, mode="process") as running:
-        console_users.prepare(running)
+        security.prepare(running)
         yield running
 
 
@@ -244,7 +244,7 @@ def test_a_user_signs_in_with_the_keyboard_sees_the_own_topics_and_signs_out(
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_have_text("The cluster refuses this user name and password.")
     expect(page.get_by_label("Password")).to_be_focused()
-    page.keyboard.type(console_users.password_of("alice"))
+    page.keyboard.type(security.password_of("alice"))
     page.keyboard.press("Enter")
     page.wait_for_url("**/topic?name=orders")
     assert "orders" in page.get_by_role("heading", level=1).inner_text()
@@ -262,7 +262,7 @@ def test_a_user_signs_in_with_the_keyboard_sees_the_own_topics_and_signs_out(
     log = (secured.directory / "logs" / "console-1.log").read_text()
     assert "alice signed in from 127.0.0.1" in log
     commands = b"".join(path.read_bytes() for path in _command_lines(secured))
-    assert console_users.password_of("alice") not in log + commands.decode(errors="replace")
+    assert security.password_of("alice") not in log + commands.decode(errors="replace")
 
 
 def _command_lines(cluster: LocalCluster) -> list[Path]:
@@ -306,7 +306,7 @@ def test_axe_finds_nothing_serious_in_the_pages_of_a_sign_in(chromium: Any, secu
     sign_in("W" * 500, "wrong")
     page.get_by_role("alert").wait_for()
     check("a wrong password")
-    sign_in("alice", console_users.password_of("alice"))
+    sign_in("alice", security.password_of("alice"))
     page.get_by_role("button", name="Sign out").wait_for()
     for path in ("/", "/topics", "/topic?name=orders", "/topic?name=payments", "/broker?id=1", "/groups", "/schemas"):
         page.goto(path)

@@ -13,8 +13,8 @@ import pytest
 from headrace import Admin, LocalCluster, NewTopic
 from tests.integration.gateway.kafka_tools import KafkaTools
 from tests.integration.gateway.secured_clients import LIBRARIES, Login, confluent_config
-from tests.worlds.certificates import TestAuthority
 from tests.worlds.kafka_protocol import running_gateway
+from tests.worlds.security import TestAuthority
 
 pytestmark = pytest.mark.timeout(300)
 TOPIC = "secured"

@@ -17,7 +17,7 @@ from headrace_core.security.sasl.exchange import ClientExchange
 from headrace_gateway.wire.apis import Api
 from tests.integration.gateway.kafka_tools import KafkaTools, Printed
 from tests.worlds.kafka_protocol import ClosedError, KafkaWire, running_gateway
-from tests.worlds.kerberos import REALM, Realm, krb5_module, running_realm
+from tests.worlds.security import REALM, Realm, krb5_module, running_realm
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(180)

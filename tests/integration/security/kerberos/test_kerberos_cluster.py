@@ -16,8 +16,8 @@ import pytest
 from headrace import Admin, Consumer, LocalCluster, Producer
 from headrace.acl_models import AclBinding, AclOperation, ResourceType
 from headrace.errors import HeadraceError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
-from tests.worlds.kerberos import REALM, Realm, krb5_module, running_realm
 from tests.worlds.readers import read_to_end
+from tests.worlds.security import REALM, Realm, krb5_module, running_realm
 from tests.worlds.waiting import check_in_time, until
 
 pytestmark = pytest.mark.timeout(120)

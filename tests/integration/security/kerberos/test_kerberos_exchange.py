@@ -20,7 +20,7 @@ from headrace_core.metadata.security import SecurityImage
 from headrace_core.security.sasl.client import Login
 from headrace_core.security.sasl.exchange import Identity
 from headrace_core.security.sasl.mechanisms import Mechanisms
-from tests.worlds.kerberos import CLOCK_SKEW_S, REALM, Realm, krb5_module, running_realm
+from tests.worlds.security import CLOCK_SKEW_S, REALM, Realm, krb5_module, running_realm
 from tests.worlds.waiting import until
 
 SERVICE = f"kafka/localhost@{REALM}"

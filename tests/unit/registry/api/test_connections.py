@@ -16,7 +16,7 @@ from aiohttp import web
 from headrace_core.node import http_connections
 from headrace_core.node.http_connections import Listener
 from headrace_registry.api.connections import Connections
-from tests.worlds.certificates import TestAuthority
+from tests.worlds.security import TestAuthority
 from tests.worlds.waiting import LoopClock, check_took, until_async
 
 #: The beginning of a TLS handshake.
