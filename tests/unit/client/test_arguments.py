@@ -79,7 +79,7 @@ BINDING = AclBinding(
 NO_LIST, NO_DICT = (5, None, True), (5, "t", None, [1], True)
 SECONDS = (-1, -0.001, NAN, "1", [1], True)
 OFFSETS = (-1, LONG, 1.5, "1", None, True, NAN)
-TIMES = (-2, LONG, 1.5, "1", True)
+TIMES = (-(2**62) - 1, LONG, 1.5, "1", True)
 NUMBERS = (-1, INT, LONG, 1.5, "1", True)
 TEXTS = (5, b"t", ["t"], SURROGATE)
 

@@ -236,9 +236,28 @@ def test_row_numbers_that_the_table_does_not_have_are_refused(rows):
 
 
 def test_impossible_timestamps_name_their_row():
-    table = pa.table({"value": [b"x"] * 3, "timestamp": pa.array([1, 1, -5], pa.int64())})
+    table = pa.table({"value": [b"x"] * 3, "timestamp": pa.array([-5, 1, 2**63 - 1], pa.int64())})
     with pytest.raises(InvalidTimestampError, match="row 2"):
         _encode(table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "kept_ms"),
+    [
+        (pa.int64(), [-86_400_000, -2, -1, 1], [-86_400_000, -2, -1, 1]),
+        (pa.timestamp("s"), [-86_400, -1, 1], [-86_400_000, -1_000, 1_000]),
+        (pa.timestamp("ms", "UTC"), [-5, -3, -9], [-5, -3, -9]),
+        (pa.timestamp("us"), [-1, -1_001, -2_000], [-1, -2, -2]),
+        (pa.timestamp("ns"), [-1_000_001, -(2**62)], [-2, -(2**62) // 1_000_000]),
+    ],
+)
+def test_times_before_1970_are_kept_in_whole_milliseconds(kind, times, kept_ms):
+    table = pa.table({"value": [b"x"] * len(times), "timestamp": pa.array(times, kind)})
+    ((batch, _),) = _encode(table)
+    assert [record.timestamp_ms for record in _pure.decode_batch(batch)] == kept_ms
+    assert _pure.check_batch(batch).max_timestamp_ms == max(kept_ms)
+    decoded = _decode([batch]).column("timestamp").cast(pa.int64())
+    assert decoded.to_pylist() == [time_ms * 1_000 for time_ms in kept_ms]
 
 
 def test_an_empty_table_makes_no_batch():

@@ -140,10 +140,26 @@ def test_what_is_not_bytes_is_a_type_error_and_leaves_no_trace(codec, record):
     assert (builder.count, builder.size) == (0, 61)
 
 
-@pytest.mark.parametrize("timestamp_ms", [-2, -(2**40), 2**63, -(2**70)])
+@pytest.mark.parametrize("timestamp_ms", [2**63, -(2**63) - 1, -(2**70)])
 def test_impossible_timestamps_are_refused(codec, timestamp_ms):
     with pytest.raises(InvalidTimestampError):
         codec.BatchBuilder(1000).append(timestamp_ms, None, b"")
+
+
+@pytest.mark.parametrize(
+    "times_ms",
+    [(-2,), (-(2**63),), (-5, -3, -9), (-86_400_000, -1, 7), (-(2**62), 2**62 - 1), (3, -(2**63) + 3), (-1, -1)],
+)
+def test_times_before_1970_are_kept(codec, times_ms):
+    builder = codec.BatchBuilder(1000)
+    for _ in range(2):  # the second batch of a builder has its own largest time
+        for time_ms in times_ms:
+            builder.append(time_ms, None, b"")
+        batch = builder.build()
+        assert tuple(record.timestamp_ms for record in codec.decode_batch(batch)) == times_ms
+        header = codec.check_batch(batch)
+        assert (header.base_timestamp_ms, header.max_timestamp_ms) == (times_ms[0], max(times_ms))
+        times_ms = (times_ms[0] - 1, *times_ms[1:]) if times_ms[0] > -(2**62) else times_ms
 
 
 def test_timestamps_too_far_apart_for_one_batch_are_refused(codec):

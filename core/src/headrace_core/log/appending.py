@@ -22,6 +22,7 @@ from ..errors import (
 from ..records import (
     HEADER_BYTES,
     NO_TIMESTAMP,
+    TIMESTAMP_MS_MIN,
     BatchHeader,
     Compression,
     RecordIterator,
@@ -178,12 +179,11 @@ def validate(
     ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
     InvalidTimestampError, UnsupportedVersionError.
     """
-    # The allowed range of timestamps begins in 1970: no client writes earlier times, and the deltas of very negative
-    # timestamps would overflow.
-    earliest_ms, latest_ms = 0, LONG_MAX
+    earliest_ms, latest_ms = -LONG_MAX - 1, LONG_MAX  # LogAppendTime replaces all timestamps
     if config.timestamp_type is TimestampType.CREATE_TIME:
+        earliest_ms = TIMESTAMP_MS_MIN
         if config.timestamp_before_max_ms < LONG_MAX:
-            earliest_ms = max(now_ms - config.timestamp_before_max_ms, 0)
+            earliest_ms = max(now_ms - config.timestamp_before_max_ms, TIMESTAMP_MS_MIN)
         if config.timestamp_after_max_ms < LONG_MAX - now_ms:
             latest_ms = now_ms + config.timestamp_after_max_ms
     try:

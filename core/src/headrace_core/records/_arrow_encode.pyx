@@ -192,8 +192,8 @@ cdef inline int fill_as(const Source* from_, Py_ssize_t* next_row, Sink* to, bin
             outcome = BAD_OFFSETS
             break
         if sink.count == 0:
-            sink.base_timestamp = timestamp
-        if timestamp < -1 or sub_overflows(timestamp, sink.base_timestamp, &delta):
+            sink.base_timestamp = sink.max_timestamp = timestamp
+        if sub_overflows(timestamp, sink.base_timestamp, &delta):
             outcome = BAD_TIMESTAMP
             break
         body = (
@@ -391,7 +391,7 @@ cdef class Encoder:
             raise InvalidArgumentError(f"row {row}: a header has no name (null)")
         if outcome == BAD_TIMESTAMP:
             raise InvalidTimestampError(
-                f"row {row}: the timestamp must be at or after 1970 (or -1 ms for none) and close to those of its batch"
+                f"row {row}: the timestamp is too far from the first timestamp of its batch"
             )
         raise InvalidArgumentError(f"row {row}: the column is damaged: its offsets point outside of its data")
 

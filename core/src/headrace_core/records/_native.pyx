@@ -49,15 +49,9 @@ cdef object _CREATE_TIME = TimestampType.CREATE_TIME
 cdef inline long long _timestamp(object timestamp_ms) except? -2:
     cdef int overflow = 0
     cdef long long result = PyLong_AsLongLongAndOverflow(timestamp_ms, &overflow)
-    if overflow or result < -1:
-        raise _bad_timestamp(timestamp_ms)
+    if overflow:
+        raise InvalidTimestampError(f"timestamp {timestamp_ms} does not fit into 64 bits")
     return result
-
-
-cdef object _bad_timestamp(object timestamp_ms):
-    return InvalidTimestampError(
-        f"timestamp {timestamp_ms} must be milliseconds since 1970, or -1 for none"
-    )
 
 
 cdef object _in_use():
@@ -136,7 +130,6 @@ cdef class BatchBuilder:
             )
         self.max_bytes = max_bytes
         self._used = HEADER_SIZE
-        self._max_timestamp = -1
 
     def __dealloc__(self):
         Py_XDECREF(self._buffer)
@@ -153,7 +146,6 @@ cdef class BatchBuilder:
         self._buffer = NULL
         self._capacity = 0
         self._used = HEADER_SIZE
-        self._max_timestamp = -1
         self.count = 0
 
     cdef int _grow(self, Py_ssize_t needed) except -1:
@@ -189,8 +181,6 @@ cdef class BatchBuilder:
             pairs = _normal_headers(headers)  # this call comes first, because it may run the caller's Python code
         if self._busy:
             raise _in_use()
-        if timestamp_ms < -1:
-            raise _bad_timestamp(timestamp_ms)
         if self.count and sub_overflows(timestamp_ms, self._base_timestamp, &delta):
             raise InvalidTimestampError(
                 f"timestamp {timestamp_ms} is too far from {self._base_timestamp}, the first timestamp of its batch"
@@ -232,8 +222,8 @@ cdef class BatchBuilder:
             _write_headers(p, pairs)
         self._used = needed
         if self.count == 0:
-            self._base_timestamp = timestamp_ms
-        if timestamp_ms > self._max_timestamp:
+            self._base_timestamp = self._max_timestamp = timestamp_ms
+        elif timestamp_ms > self._max_timestamp:
             self._max_timestamp = timestamp_ms
         self.count += 1
         return self.count - 1
@@ -345,7 +335,6 @@ cdef class BatchBuilder:
                 self.clear()
         self._last_size = size
         self._used = HEADER_SIZE
-        self._max_timestamp = -1
         self.count = 0
         return batch
 

@@ -95,15 +95,16 @@ class BatchBuilder:
         """Append one record. Returns the record's index in the batch. Returns -1 when the batch would exceed
         ``max_bytes``: build the batch, then append the record again.
 
-        The first record of a batch always fits. Raises InvalidTimestampError for a negative timestamp other than -1
-        (none), TypeError for a key or value that is not bytes-like, and RecordTooLargeError for a record above 2 GiB.
+        The first record of a batch always fits. Raises InvalidTimestampError for a timestamp that does not fit into 64
+        bits, or whose distance from the batch's first timestamp does not fit; TypeError for a key or value that is not
+        bytes-like; RecordTooLargeError for a record above 2 GiB.
         """
         # Read the headers before anything else, because the caller's iterable may run any code, even append to this
         # builder.
         headers = None if headers is None else list(headers)
         check_timestamp(timestamp_ms)
         base = self._base_timestamp_ms if self.count else timestamp_ms
-        if timestamp_ms - base > INT64_MAX:
+        if not INT64_MIN <= timestamp_ms - base <= INT64_MAX:
             raise InvalidTimestampError(
                 f"timestamp {timestamp_ms} is too far from {base}, the first timestamp of its batch"
             )
@@ -114,7 +115,7 @@ class BatchBuilder:
             raise RecordTooLargeError(f"a record of {len(record)} bytes is larger than any batch may be")
         self._records += record
         self._base_timestamp_ms = base
-        self._max_timestamp_ms = max(self._max_timestamp_ms, timestamp_ms)
+        self._max_timestamp_ms = max(self._max_timestamp_ms, timestamp_ms) if self.count else timestamp_ms
         self.count += 1
         return self.count - 1
 
@@ -175,9 +176,9 @@ class BatchBuilder:
 
 
 def check_timestamp(timestamp_ms: int) -> None:
-    """Raise InvalidTimestampError unless the timestamp is 0 or later, or -1 for none (as in Kafka's clients)."""
-    if not NO_TIMESTAMP <= timestamp_ms <= INT64_MAX:
-        raise InvalidTimestampError(f"timestamp {timestamp_ms} must be milliseconds since 1970, or -1 for none")
+    """Raise InvalidTimestampError unless the timestamp fits into 64 bits."""
+    if not INT64_MIN <= timestamp_ms <= INT64_MAX:
+        raise InvalidTimestampError(f"timestamp {timestamp_ms} does not fit into 64 bits")
 
 
 def encode_batch(records: Iterable[RecordTuple], **fields: Any) -> bytes:

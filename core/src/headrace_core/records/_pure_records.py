@@ -37,8 +37,9 @@ class Record:
     partition: int
     offset: int
     timestamp_ms: int
-    key: Any
-    value: Any
+    #: bytes or None; a deserializer puts its object here, which a program casts.
+    key: bytes | None
+    value: bytes | None
     leader_epoch: int
     timestamp_type: TimestampType
     _headers: Headers | None

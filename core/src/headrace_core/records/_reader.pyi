@@ -22,8 +22,9 @@ class Record:
     def headers(self) -> Headers: ...
     @property
     def topic_partition(self) -> TopicPartition: ...
-    key: Any
-    value: Any
+    #: bytes or None; a deserializer puts its object here, which a program casts.
+    key: bytes | None
+    value: bytes | None
     def __init__(
         self,
         topic: str,

@@ -49,6 +49,9 @@ CRC_START = 21  #: Position in a batch of the first byte that the CRC covers.
 RECORD_BYTES_MIN = 7
 MAGIC = 2
 NO_TIMESTAMP = -1
+#: The earliest timestamp that a broker accepts, in milliseconds; Kafka accepts all of 64 bits. The distance from a
+#: delete horizon (see compaction) to an earlier timestamp might not fit into a record's delta.
+TIMESTAMP_MS_MIN = -(1 << 62)
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidTimestampError, InvalidTypeError, RecordTooLargeError
-from headrace_core.records import BatchBuilder
+from headrace_core.records import TIMESTAMP_MS_MIN, BatchBuilder
 
 from ..arguments import INT32_MAX, INT64_MAX, whole
 
@@ -46,8 +46,10 @@ def timestamp_of(timestamp_ms: Any) -> int:
         raise InvalidTypeError(
             f"timestamp_ms must be whole milliseconds since 1970, not {timestamp_ms!r:.80}"
         ) from None
-    if not -1 <= value <= INT64_MAX:
-        raise InvalidTimestampError(f"timestamp_ms={value}: must be milliseconds since 1970, or -1 for none")
+    if not TIMESTAMP_MS_MIN <= value <= INT64_MAX:
+        raise InvalidTimestampError(
+            f"timestamp_ms={value}: must be milliseconds since 1970 (or, negative, before), from -2^62 to 2^63 - 1"
+        )
     return value
 
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
-from headrace_core.records.types import HEADER_BYTES
+from headrace_core.records.types import HEADER_BYTES, TIMESTAMP_MS_MIN
 
 INT64_MAX = 2**63 - 1
 #: Upper bound of the bytes of a record without headers, besides its key and value: lengths, deltas and attributes.
 OVERHEAD_MAX = 36
-#: The smallest time of a column, by its unit. (-1 ms means "no time".)
-_EARLIEST = {"s": 0, "ms": -1, "us": -1_000, "ns": -1_000_000}
+#: The smallest time of a column, by its unit. Columns with other units have no earlier times.
+_EARLIEST = {"s": TIMESTAMP_MS_MIN // 1_000, "ms": TIMESTAMP_MS_MIN}
 
 
 def refuse_wrong_rows(topic: str, table: pa.Table, partitions: int, row_bytes_max: int) -> None:
@@ -67,10 +67,10 @@ def _check_times(table: pa.Table) -> None:
     kind = times.type
     if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
         return  # the encoder refuses or casts the column
-    earliest = _EARLIEST[kind.unit if pa.types.is_timestamp(kind) else "ms"]
-    row = _outside(times.cast(pa.int64()), earliest, INT64_MAX)
+    earliest = _EARLIEST.get(kind.unit if pa.types.is_timestamp(kind) else "ms")
+    row = None if earliest is None else _outside(times.cast(pa.int64()), earliest, INT64_MAX)
     if row is not None:
-        raise InvalidTimestampError(f"row {row}: the timestamp must be at or after 1970 (or -1 ms for none)")
+        raise InvalidTimestampError(f"row {row}: the timestamp must be at least -2^62 ms")
 
 
 def _check_names(table: pa.Table) -> None:
