@@ -23,8 +23,7 @@ import pytest
 from headrace import Consumer, LocalCluster, Producer, TopicPartition
 from headrace_core.testing.verdicts import SafetyViolation
 from tests.system.faulty_cluster import SLOW_MACHINE, check_silence
-from tests.worlds.registries import avro
-from tests.worlds.registry_http import RegistryClient, RegistryRefusal, registry_client
+from tests.worlds.registries import RegistryClient, RegistryRefusal, avro, registry_client
 from tests.worlds.waiting import until
 
 FULL = os.environ.get("HEADRACE_FAULTS") == "full"

@@ -14,7 +14,7 @@ from headrace_core import errors
 from headrace_core.records import encode_batch
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 from tests.worlds.broker_world import WAIT_S, Cluster, Topic, produce_partition, produce_request, produce_stream
-from tests.worlds.fake_registry import FakeRegistry
+from tests.worlds.registries import FakeRegistry
 from tests.worlds.waiting import until
 
 VALIDATED = {"value_schema_validation": "true"}

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.registries import avro
-from tests.worlds.registry_http import RegistryRefusal, registry_client
+from tests.worlds.registries import RegistryRefusal, avro, registry_client
 from tests.worlds.waiting import until
 
 Cli = Callable[..., Any]

@@ -16,8 +16,7 @@ from headrace_core.node.state_file import read_state
 from headrace_registry import app
 from headrace_registry.app import RegistryNode
 from headrace_tools.local.health import answers_http
-from tests.worlds.registries import avro
-from tests.worlds.registry_http import RegistryClient, RegistryRefusal, registry_client
+from tests.worlds.registries import RegistryClient, RegistryRefusal, avro, registry_client
 from tests.worlds.waiting import until
 
 

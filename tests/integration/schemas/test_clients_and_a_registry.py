@@ -23,7 +23,7 @@ from headrace.schemas import (
     UnknownSchemaIdError,
     WrongMagicByteError,
 )
-from tests.worlds.fake_registry import FakeRegistry, fake_registry
+from tests.worlds.registries import FakeRegistry, fake_registry
 from tests.worlds.waiting import check_in_time, check_took, until, until_async
 
 ORDER = {

@@ -31,7 +31,7 @@ from headrace.schemas import (
     SchemaType,
     UnknownSchemaIdError,
 )
-from tests.worlds.protobuf_classes import MONEY, generated
+from tests.worlds.registries import MONEY, generated
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # authlib's, about its own next release

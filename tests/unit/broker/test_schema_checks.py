@@ -31,7 +31,7 @@ from headrace_core.log.config import LogConfig, SubjectStrategy
 from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TopicPartition
-from tests.worlds.fake_registry import fake_registry
+from tests.worlds.registries import fake_registry
 from tests.worlds.waiting import until_async
 
 ORDERS = TopicPartition("orders", 3)

@@ -19,7 +19,7 @@ from headrace.schemas import (
 )
 from headrace_pipelines.cdc.avro import Converter
 from headrace_pipelines.cdc.columns import columns_of_key, columns_of_row
-from tests.worlds.fake_registry import FakeRegistry, fake_registry
+from tests.worlds.registries import FakeRegistry, fake_registry
 
 DECIMAL = {
     "type": "bytes", "scale": 2, "precision": 64, "logicalType": "decimal", "connect.version": 1,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.schemas import SchemaRegistry
-from tests.worlds.fake_registry import FakeRegistry, fake_registry
+from tests.worlds.registries import FakeRegistry, fake_registry
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from headrace.schemas import (
 from headrace.schemas.avro import Type, Unresolvable, decoder, encoder, parse
 from headrace.schemas.avro import arrow as module
 from headrace.schemas.avro.arrow import ArrowDecoder, ArrowEncoder, BatchTooLargeError, Layout, NoArrowTypeError
-from tests.worlds.fake_registry import FakeRegistry
+from tests.worlds.registries import FakeRegistry
 from tests.worlds.waiting import check_spent
 
 FRAME = wire.header(7)

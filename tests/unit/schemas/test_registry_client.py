@@ -31,7 +31,7 @@ from headrace.schemas import (
     UnknownSchemaIdError,
 )
 from headrace.serializers import WouldWait
-from tests.worlds.fake_registry import FakeRegistry, fake_registry
+from tests.worlds.registries import FakeRegistry, fake_registry
 from tests.worlds.waiting import check_in_time, until
 
 STRING = Schema('"string"')

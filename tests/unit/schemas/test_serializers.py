@@ -43,8 +43,7 @@ from headrace.schemas import (
     wire,
 )
 from headrace.serializers import WouldWait, deserializer, serializer
-from tests.worlds.fake_registry import FakeRegistry
-from tests.worlds.protobuf_classes import generated
+from tests.worlds.registries import FakeRegistry, generated
 from tests.worlds.waiting import check_spent, until
 
 ORDER = {

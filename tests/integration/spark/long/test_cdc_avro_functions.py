@@ -18,7 +18,7 @@ from headrace_pipelines.lake.lakes import lakes
 from headrace_pipelines.tables.table import Batch
 from tests.integration.spark.long.test_cdc_functions import ID, NAME, PRICE, TOPIC, Log, content, frame, key_of
 from tests.unit.pipelines.test_cdc_avro import DECIMAL, envelope
-from tests.worlds.fake_registry import FakeRegistry, fake_registry
+from tests.worlds.registries import FakeRegistry, fake_registry
 
 KEY = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
 ROW = (("id", "long"), ("name", ["null", "string"]), ("price", ["null", DECIMAL]))
