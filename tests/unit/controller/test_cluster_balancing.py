@@ -36,8 +36,7 @@ from headrace_core.errors import (
 )
 from headrace_core.metadata import METADATA_VERSION_FEATURE, ConfigResourceType, MetadataDelta
 from headrace_core.telemetry import BrokerDrained, BrokerDraining, BrokerFenced, BrokerUnregistered, Event
-from tests.worlds.moves_world import MovesWorld, with_replicas
-from tests.worlds.rebalance_world import rack_count
+from tests.worlds.cluster_world import MovesWorld, rack_count, with_replicas
 
 DELAY_MS = 30_000
 

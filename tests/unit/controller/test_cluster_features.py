@@ -37,8 +37,7 @@ from headrace_core.metadata import (
 )
 from headrace_core.metadata.features import SUPPORTED_FEATURES, level_needed
 from headrace_core.metadata.snapshot import image_records
-from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
-from tests.worlds.moves_world import MovesWorld
+from tests.worlds.cluster_world import CLUSTER, ClusterWorld, MovesWorld, id16
 
 OLD = (FeatureRange(METADATA_VERSION_FEATURE, 1, 1),)
 

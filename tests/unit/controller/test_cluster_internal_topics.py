@@ -29,7 +29,7 @@ from headrace_core.errors import (
 from headrace_core.metadata import ConfigResourceType
 from headrace_core.metadata.configs import topic_config
 from headrace_core.metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC
-from tests.worlds.moves_world import MovesWorld
+from tests.worlds.cluster_world import MovesWorld
 
 
 def make(world: MovesWorld, name: str, **given: Any) -> TopicResult:

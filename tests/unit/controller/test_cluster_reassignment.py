@@ -14,7 +14,7 @@ from headrace_core.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
-from tests.worlds.moves_world import MovesWorld, with_replicas
+from tests.worlds.cluster_world import MovesWorld, with_replicas
 
 RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"

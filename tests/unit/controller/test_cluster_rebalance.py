@@ -11,7 +11,7 @@ import pytest
 from headrace_controller.cluster.placement import Placer
 from headrace_controller.cluster.rebalance import Move, _Planner, plan
 from headrace_core.metadata import BrokerChangeRecord, MetadataImage, PartitionChangeRecord
-from tests.worlds.rebalance_world import (
+from tests.worlds.cluster_world import (
     after_moves,
     applied,
     cluster,

@@ -27,8 +27,7 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import BrokerEndpoint, RemoveTopicRecord
-from tests.worlds.cluster_world import CLUSTER, id16
-from tests.worlds.moves_world import MovesWorld
+from tests.worlds.cluster_world import CLUSTER, MovesWorld, id16
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 
