@@ -27,7 +27,7 @@ from headrace_core.metadata import BrokerEndpoint
 from headrace_core.testing.clock import ManualClock
 from headrace_protos.v1 import cluster_pb2
 from tests.worlds.cluster_world import CLUSTER, id16
-from tests.worlds.controller_world import formatted, new_driver, open_storage
+from tests.worlds.controllers_world import formatted, new_driver, open_storage
 
 SESSION_MS, GRACE_MS = 9_000, 500
 

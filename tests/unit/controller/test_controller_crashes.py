@@ -16,7 +16,7 @@ from headrace_controller.raft import HardState
 from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, InvalidConfigError, StorageError
 from headrace_core.metadata import MetadataImage
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
-from tests.worlds.controller_world import (
+from tests.worlds.controllers_world import (
     LOG,
     QUORUM_STATE,
     ROOT,

@@ -22,7 +22,7 @@ from headrace_core.errors import (
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.testing.clock import ManualClock
-from tests.worlds.controller_world import formatted, live_broker, running
+from tests.worlds.controllers_world import formatted, live_broker, running
 from tests.worlds.this_process import is_error_freed
 
 

@@ -28,7 +28,7 @@ from headrace_core.errors import DiskFullError
 from headrace_core.metadata import ConfigResourceType
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.controller_world import ROOT, formatted, live_broker, new_driver, open_storage, running
+from tests.worlds.controllers_world import ROOT, formatted, live_broker, new_driver, open_storage, running
 
 DISK_BYTES = 20_000_000
 FILLER = f"{ROOT}/somebody-elses-file"

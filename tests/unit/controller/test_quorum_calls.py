@@ -26,7 +26,7 @@ from headrace_core.errors import (
 )
 from headrace_protos.v1 import admin_pb2
 from tests.unit.controller.test_raft_traps import world_of
-from tests.worlds.controllers_world import CLUSTER, Controller, ids, with_controllers
+from tests.worlds.controllers_world import CLUSTER_ID, Controller, ids, with_controllers
 
 
 async def refused(kind: type[HeadraceError], says: str, call: Awaitable[Any]) -> None:
@@ -44,7 +44,7 @@ def test_one_voter_grows_to_three_and_back(tmp_path: Path) -> None:
             two.internal,
             three.internal,
         ], "who does not vote has said where it is"
-        added = await one.call("AddRaftVoter", admin_pb2.AddRaftVoterRequest(voter_id=2, cluster_id=CLUSTER))
+        added = await one.call("AddRaftVoter", admin_pb2.AddRaftVoterRequest(voter_id=2, cluster_id=CLUSTER_ID))
         assert added.metadata_offset > 0
         three_and_its_disk = admin_pb2.AddRaftVoterRequest(voter_id=3, voter_directory_id=three.directory_id)
         await one.call("AddRaftVoter", three_and_its_disk)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace_core.errors import DiskFullError
 from headrace_core.testing.crashing_fs import Loss
-from tests.worlds.controller_world import formatted, open_storage
+from tests.worlds.controllers_world import formatted, open_storage
 
 
 @pytest.mark.parametrize("operation", ["create", "write"])

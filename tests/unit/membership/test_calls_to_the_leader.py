@@ -26,7 +26,7 @@ from headrace_core.membership.controllers import Controllers
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
-from tests.worlds.follow_world import running
+from tests.worlds.controllers_world import running_task
 from tests.worlds.this_process import free_port
 from tests.worlds.waiting import until_async as until
 
@@ -201,7 +201,7 @@ def test_heartbeats_move_at_once_when_another_leader_is_known_and_not_again() ->
         first, second, _ = found
         session = _session(known)
         await session.register()
-        async with running(session.run()):
+        async with running_task(session.run()):
             await session.wait_unfenced()
             first.mood = "stands still"
             session.directories_failed([bytes(16)])  # a heartbeat that is not answered
@@ -226,7 +226,7 @@ def test_a_leader_that_dies_is_replaced_without_a_burst() -> None:
         first, second, third = found
         session = _session(known)
         await session.register()
-        async with running(session.run()):
+        async with running_task(session.run()):
             await session.wait_unfenced()
             await first.stop()
             session.directories_failed([bytes(16)])  # a heartbeat is due
@@ -278,7 +278,7 @@ def test_heartbeats_that_wait_for_a_connection_are_left_when(elected: bool) -> N
         lead(found, None, 2, 2)
         async with _silence() as (address, taken):
             known.named({1: address, 2: second.address})
-            async with running(session.run()):
+            async with running_task(session.run()):
                 await until(lambda: taken, "a connection")
                 if elected:
                     known.led_by(2, 2)
@@ -296,7 +296,7 @@ def test_heartbeats_say_how_old_the_brokers_metadata_may_be() -> None:
         patch.setattr(_Beats, "on_request", lambda self, request: (seen.append(request), real(self, request))[1])
         session = BrokerSession(known, REGISTRATION, heartbeat_interval_ms=60_000, lag_ms=lambda: 12.3)
         await session.register()
-        async with running(session.run()):
+        async with running_task(session.run()):
             await session.wait_unfenced()
         patch.undo()
         assert seen[0].metadata_lag_ms == 13

@@ -19,7 +19,7 @@ from headrace_core.metadata.codec import decode_batches
 from headrace_core.metadata.snapshot import decode_snapshot
 from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
-from tests.worlds.follow_world import CLUSTER, Member, Quorum, Served, note, serving
+from tests.worlds.controllers_world import FOLLOWED_CLUSTER, Member, Quorum, Served, note, serving
 from tests.worlds.waiting import until_async as until
 
 
@@ -31,12 +31,12 @@ async def stub_of(served: Served) -> AsyncIterator[Any]:
 
 def follow_from(stub: Any, offset: int, epoch: int | None = None) -> Any:
     return stub.FollowMetadata(
-        cluster_pb2.FollowMetadataRequest(cluster_id=CLUSTER, from_offset=offset, from_epoch=epoch)
+        cluster_pb2.FollowMetadataRequest(cluster_id=FOLLOWED_CLUSTER, from_offset=offset, from_epoch=epoch)
     )
 
 
 def index_request(**fields: Any) -> cluster_pb2.ReadIndexRequest:
-    return cluster_pb2.ReadIndexRequest(cluster_id=CLUSTER, **fields)
+    return cluster_pb2.ReadIndexRequest(cluster_id=FOLLOWED_CLUSTER, **fields)
 
 
 def test_records_come_first_then_keep_alives_that_say_who_leads_and_how_old_the_sender_is(
@@ -407,7 +407,7 @@ def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_barr
                 stack.push_async_callback(server.stop, 0)
             quorum = SimpleNamespace(
                 node_id=1,
-                cluster_id=CLUSTER,
+                cluster_id=FOLLOWED_CLUSTER,
                 image=EMPTY_IMAGE,
                 leader_id=2,
                 term=1,

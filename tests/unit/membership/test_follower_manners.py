@@ -15,7 +15,7 @@ from headrace_core.metadata import METADATA_VERSION, METADATA_VERSION_FEATURE, F
 from headrace_core.metadata.codec import encode_decision
 from headrace_core.metadata.records import TopicRecord
 from headrace_core.rpc import ChannelPurpose, Channels
-from tests.worlds.follow_world import CLUSTER, Member, Quorum, running, serving
+from tests.worlds.controllers_world import FOLLOWED_CLUSTER, Member, Quorum, running_task, serving
 
 TOPIC = b"t" * 16
 
@@ -40,7 +40,7 @@ def test_others_have_their_turn_again_and_again_while_much_is_applied(batch: int
     )
 
     async def work() -> None:
-        follower = MetadataFollower(["127.0.0.1:1"], CLUSTER, image=quorum.image)
+        follower = MetadataFollower(["127.0.0.1:1"], FOLLOWED_CLUSTER, image=quorum.image)
         turns = 0
 
         async def others() -> None:
@@ -49,7 +49,7 @@ def test_others_have_their_turn_again_and_again_while_much_is_applied(batch: int
                 await asyncio.sleep(0)
                 turns += 1
 
-        async with running(others()):
+        async with running_task(others()):
             before = turns
             image, delta = await follower._replayed(records)
             assert turns - before >= count // REPLAY_STEP_RECORDS - 1
@@ -65,8 +65,8 @@ def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_i
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1)]) as (controller,):
-            follower = MetadataFollower([controller.member.address], CLUSTER)
-            async with running(_outcome(follower)) as task:
+            follower = MetadataFollower([controller.member.address], FOLLOWED_CLUSTER)
+            async with running_task(_outcome(follower)) as task:
                 known = await follower.wait_applied(quorum.end)
                 quorum.commit(FeatureLevelRecord(METADATA_VERSION_FEATURE, METADATA_VERSION + 1))
                 async with asyncio.timeout(60):
@@ -96,9 +96,9 @@ def test_nodes_begin_at_different_controllers() -> None:
     known = Controllers(controllers, Watched())
     for node_id in range(1, 7):
         with pytest.raises(_Begun):
-            asyncio.run(MetadataFollower(known, CLUSTER, node_id=node_id).run())
+            asyncio.run(MetadataFollower(known, FOLLOWED_CLUSTER, node_id=node_id).run())
     with pytest.raises(_Begun):
-        asyncio.run(MetadataFollower(known, CLUSTER).run())
+        asyncio.run(MetadataFollower(known, FOLLOWED_CLUSTER).run())
     assert sorted(begun[:6]) == sorted(controllers * 2)
     assert begun[6] in controllers
 

@@ -20,22 +20,22 @@ from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, Re
 from headrace_core.rpc import ChannelPurpose, Channels
 from headrace_core.telemetry import Emitter, Event, MetadataImageLoaded, MetadataImageSaved, Metrics
 from headrace_core.testing.clock import ManualClock
-from tests.worlds.follow_world import CLUSTER, Member, Quorum, note, running, serving
+from tests.worlds.controllers_world import FOLLOWED_CLUSTER, Member, Quorum, note, running_task, serving
 from tests.worlds.waiting import until_async as until
 
 
 @pytest.fixture
 def store(tmp_path: Any) -> ImageStore:
     (tmp_path / META_PROPERTIES).touch()
-    return ImageStore(RealFileSystem(), str(tmp_path), CLUSTER, ManualClock())
+    return ImageStore(RealFileSystem(), str(tmp_path), FOLLOWED_CLUSTER, ManualClock())
 
 
 def test_a_controller_that_dies_is_left_for_another_at_once_though_only_one_was_configured() -> None:
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, node_id) for node_id in (1, 2, 3)]) as served:
-            follower = MetadataFollower([served[0].member.address], CLUSTER)
-            async with running(follower.run()):
+            follower = MetadataFollower([served[0].member.address], FOLLOWED_CLUSTER)
+            async with running_task(follower.run()):
                 await follower.wait_applied(quorum.end)
                 assert dict(follower.controllers.known) == served[0].member.controller_addresses()
                 assert follower.leader_id == 1
@@ -56,8 +56,8 @@ def test_a_controller_of_the_former_release_confirms_how_old_the_image_is() -> N
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1)], former=(1,)) as served:
-            follower = MetadataFollower([served[0].member.address], CLUSTER)
-            async with running(follower.run()):
+            follower = MetadataFollower([served[0].member.address], FOLLOWED_CLUSTER)
+            async with running_task(follower.run()):
                 await until(lambda: follower.lag.ms is not None, "a first barrier")
 
     asyncio.run(work())
@@ -77,8 +77,8 @@ def test_when_nobody_can_be_reached_there_is_a_pause_between_the_rounds() -> Non
                     tried.append(address)
                     return super().open(address, purpose)
 
-            follower = MetadataFollower(Controllers(addresses, Watched()), CLUSTER)
-            async with running(follower.run()):
+            follower = MetadataFollower(Controllers(addresses, Watched()), FOLLOWED_CLUSTER)
+            async with running_task(follower.run()):
                 await until(lambda: len(tried) >= 8, "eight attempts")
                 waited = [tried[:8].count(address) for address in addresses]
                 assert waited == [4, 4], tried  # round and round
@@ -97,8 +97,8 @@ def test_a_controller_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch)
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1), Member(quorum, 2)]) as (first, second):
-            follower = MetadataFollower([first.member.address], CLUSTER)
-            async with running(follower.run()):
+            follower = MetadataFollower([first.member.address], FOLLOWED_CLUSTER)
+            async with running_task(follower.run()):
                 await follower.wait_applied(quorum.end)
                 await until(lambda: second.follows, "the other one to be asked")
 
@@ -112,8 +112,8 @@ def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytes
     async def work() -> None:
         quorum = Quorum()
         async with serving([Member(quorum, 1), Member(quorum, 2), Member(quorum, 3)]) as (first, second, third):
-            follower = MetadataFollower([second.member.address], CLUSTER)
-            async with running(follower.run()):
+            follower = MetadataFollower([second.member.address], FOLLOWED_CLUSTER)
+            async with running_task(follower.run()):
                 await until(lambda: follower.lag.ms is not None, "a barrier")
                 second.member.is_deaf, second.member.leader_id = True, 1 if can_ask else -1
                 offset = quorum.topic("t")
@@ -133,10 +133,10 @@ def test_the_lag_is_an_upper_bound_and_grows_while_nothing_is_confirmed() -> Non
         quorum = Quorum()
         metrics = Metrics()
         async with serving([Member(quorum, 1)]) as (leader,):
-            follower = MetadataFollower([leader.member.address], CLUSTER, metrics=metrics)
+            follower = MetadataFollower([leader.member.address], FOLLOWED_CLUSTER, metrics=metrics)
             assert follower.lag.ms is None
             assert metrics.snapshot()["last-applied-record-lag-ms"] == -1
-            async with running(follower.run()):
+            async with running_task(follower.run()):
                 image = await follower.wait_current()
                 assert image.next_offset == quorum.end
                 await until(lambda: follower.lag.ms is not None and follower.lag.ms < 1_000, "a lag below a second")
@@ -173,8 +173,8 @@ def test_what_is_confirmed_and_not_applied_makes_nothing_younger() -> None:
             await busy.wait()
 
         async with serving([Member(quorum, 1)]) as (leader,):
-            follower = MetadataFollower([leader.member.address], CLUSTER, on_change=act)
-            async with running(follower.run()):
+            follower = MetadataFollower([leader.member.address], FOLLOWED_CLUSTER, on_change=act)
+            async with running_task(follower.run()):
                 await follower.wait_current()
                 busy.clear()
                 begun_s = asyncio.get_running_loop().time()
@@ -198,10 +198,10 @@ def test_the_own_snapshot_spares_the_next_start_the_history(store: ImageStore) -
         for number in range(50):
             quorum.commit(note("retries", str(number)))
         async with serving([Member(quorum, 1)]) as (controller,):
-            first = MetadataFollower([controller.member.address], CLUSTER, events=emitter)
+            first = MetadataFollower([controller.member.address], FOLLOWED_CLUSTER, events=emitter)
             await first.load(store)
             first.keep(store)
-            async with running(first.run()):
+            async with running_task(first.run()):
                 await first.wait_applied(quorum.end)
             assert first.records_read == 51
             await first.save()
@@ -209,12 +209,12 @@ def test_the_own_snapshot_spares_the_next_start_the_history(store: ImageStore) -
             assert isinstance(saved, MetadataImageSaved)
             assert saved.next_offset == 51
             quorum.topic("later")
-            second = MetadataFollower([controller.member.address], CLUSTER, events=emitter)
+            second = MetadataFollower([controller.member.address], FOLLOWED_CLUSTER, events=emitter)
             await second.load(store)
             loaded = events[-1]
             assert isinstance(loaded, MetadataImageLoaded)
             assert (loaded.source, loaded.next_offset, loaded.epoch) == (saved.path, 51, 1)
-            async with running(second.run()):
+            async with running_task(second.run()):
                 await second.wait_applied(quorum.end)
             assert second.records_read == 1
             assert second.image == quorum.image
@@ -234,9 +234,9 @@ def test_snapshots_are_written_after_so_many_bytes_and_never_of_what_was_not_act
             acted = image.next_offset
 
         async with serving([Member(quorum, 1)]) as (controller,):
-            follower = MetadataFollower([controller.member.address], CLUSTER, on_change=act)
+            follower = MetadataFollower([controller.member.address], FOLLOWED_CLUSTER, on_change=act)
             follower.keep(store, after_bytes=500, after_ms=0)
-            async with running(follower.run()):
+            async with running_task(follower.run()):
                 for number in range(30):
                     await follower.wait_applied(quorum.commit(note("retries", str(number))))
                 await until(lambda: (found := store.load()) and found.image.next_offset > 20, "snapshots")
@@ -264,8 +264,8 @@ def test_behind_the_logs_start_the_image_is_replaced_and_the_change_names_what_d
             changes.append(delta)
 
         async with serving([Member(quorum, 1, log_start=start)]) as (controller,):
-            follower = MetadataFollower([controller.member.address], CLUSTER, image=image, on_change=act)
-            async with running(follower.run()):
+            follower = MetadataFollower([controller.member.address], FOLLOWED_CLUSTER, image=image, on_change=act)
+            async with running_task(follower.run()):
                 await follower.wait_applied(quorum.end)
             assert follower.image == quorum.image
             assert follower.records_read == 1
@@ -290,12 +290,12 @@ def test_an_image_of_another_history_is_refused_for_good() -> None:
         async with serving([Member(quorum, 1)]) as (controller,):
             address = [controller.member.address]
             with pytest.raises(DivergingMetadataError, match="epoch 1, but the follower has epoch 5"):
-                await MetadataFollower(address, CLUSTER, image=other.image).run()
+                await MetadataFollower(address, FOLLOWED_CLUSTER, image=other.image).run()
             other.term = 1
             for name in "defg":
                 other.topic(name)
             with pytest.raises(DivergingMetadataError, match="committed up to 4, but the follower has applied 8"):
-                await MetadataFollower(address, CLUSTER, image=other.image).run()
+                await MetadataFollower(address, FOLLOWED_CLUSTER, image=other.image).run()
             with pytest.raises(InconsistentClusterIdError):
                 await MetadataFollower(address, "another").run()
 
@@ -311,8 +311,8 @@ def test_a_controller_that_is_behind_its_follower_is_waited_for_and_not_taken_fo
             quorum.topic(name)
         assert late.image.next_offset < quorum.end
         async with serving([leader, late]) as (_, second):
-            follower = MetadataFollower([late.address], CLUSTER, image=quorum.image)
-            async with running(follower.run()) as task:
+            follower = MetadataFollower([late.address], FOLLOWED_CLUSTER, image=quorum.image)
+            async with running_task(follower.run()) as task:
                 await until(lambda: second.follows, "the late one to be asked")
                 offset = quorum.topic("d")
                 late.is_deaf = False
@@ -324,6 +324,6 @@ def test_a_controller_that_is_behind_its_follower_is_waited_for_and_not_taken_fo
 
 
 def test_an_image_loaded_first_is_the_start_and_nothing_else() -> None:
-    follower = MetadataFollower(["127.0.0.1:1"], CLUSTER)
+    follower = MetadataFollower(["127.0.0.1:1"], FOLLOWED_CLUSTER)
     assert follower.image is EMPTY_IMAGE
     assert follower.lag == (0, None)
