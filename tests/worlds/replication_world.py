@@ -1,23 +1,39 @@
-"""A leading broker and a scripted follower: the real service, lanes, logs and writers on a file system in memory, and
-streams whose sent messages the test reads."""
+"""Replication in memory: a leading broker and a scripted follower, and a broker that follows a scripted leader."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from headrace_broker.handlers.replication import LeaderStream, ReplicationService
-from headrace_broker.partition.messages import Ack, Hello, Join, Lane, Request, Response
+from headrace_broker.partition.messages import (
+    Ack,
+    Ended,
+    Hello,
+    Join,
+    Joined,
+    Lane,
+    OffsetsUpdate,
+    Push,
+    Request,
+    Response,
+)
 from headrace_broker.replication import wire
+from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_core import errors
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataDelta
 from headrace_core.metadata.records import (
     BrokerChangeRecord,
     BrokerEndpoint,
+    PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
 )
+from headrace_core.records import encode_batch
+from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, batch
 
@@ -132,3 +148,151 @@ class ReplicationWorld:
 
     def follower(self, *, reads: bool = True) -> FollowerEnd:
         return FollowerEnd(self.service, reads=reads)
+
+
+OTHER = 2
+#: A record that is too large for a turn of the writer in the event loop: a thread writes it, and its disk may stall.
+LARGE = b"x" * 100_000
+ORDERS = TopicPartition("orders", 0)
+
+
+def batches(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
+    return encode_batch([(1000, None, value, []) for value in values], base_offset=base_offset, leader_epoch=epoch)
+
+
+class Leader:
+    """Replaces the streams to leaders, and the broker at the other end of a stream."""
+
+    def __init__(self) -> None:
+        self.replica: FollowerReplica | None = None
+        self.wanted: list[Lane] = []
+        self.left = 0
+        self.said_cannot_append = 0
+        self.refusals: list[HeadraceError] = []
+        self.cuts: list[int] = []
+        self.acks: list[Ack] = []
+        self.unconfirmed_leaves: list[Callable[[], None]] = []
+        self._handle = 0
+        self._changed = asyncio.Event()
+
+    # -- Following and Lanes -----------------------------------------------------------------------------------------
+
+    def follow(self, replica: FollowerReplica) -> None:
+        self.replica = replica
+        replica.begin(self)
+
+    def unfollow(self, replica: FollowerReplica) -> None:
+        self.replica = None
+        self._changed.set()
+
+    def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        self.unconfirmed_leaves.append(done)
+        return lambda: self.unconfirmed_leaves.remove(done)
+
+    def join(self, replica: FollowerReplica) -> None:
+        self.wanted.append(replica.lane)
+        self._changed.set()
+
+    def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
+        self.left += 1
+        self.said_cannot_append += cannot_append
+        self._changed.set()
+
+    def ack_due(self, replica: FollowerReplica) -> None:
+        ack = replica.next_ack()
+        if ack is not None:
+            self.acks.append(ack)
+        self._changed.set()
+
+    def wake(self, replica: FollowerReplica) -> None:
+        self._changed.set()
+
+    def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        self.refusals.append(error)
+
+    def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
+        self.cuts.append(from_offset)
+
+    # -- actions of the test ------------------------------------------------------------------------------------------
+
+    @property
+    def follower(self) -> FollowerReplica:
+        assert self.replica is not None
+        return self.replica
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                self._changed.clear()
+                await asyncio.wait([asyncio.ensure_future(self._changed.wait())], timeout=0.05)
+
+    async def asked(self) -> Join:
+        """The follower's next join, as soon as it may join."""
+        await self.until(lambda: self.wanted and self.follower.can_join)
+        self.wanted.clear()
+        self.acks.clear()
+        self._handle += 1
+        return self.follower.join(self._handle)
+
+    def answer(self, **fields: Any) -> None:
+        self.follower.joined(Joined(self._handle, **fields))
+
+    async def welcome(self, high_watermark: int = 0) -> Join:
+        join = await self.asked()
+        self.answer(high_watermark=high_watermark, log_end=join.log_end)
+        return join
+
+    def push(self, records: bytes, high_watermark: int = 0, log_start: int = 0) -> None:
+        self.follower.pushed(Push(self._handle, records, high_watermark, log_start))
+
+    def updated(self, high_watermark: int, log_start: int = 0) -> None:
+        self.follower.updated(OffsetsUpdate(self._handle, high_watermark, log_start))
+
+    def end(self, error: HeadraceError | None = None, *, other_lane: bool = False) -> None:
+        self.follower.ended(Ended(self._handle, error, other_lane))
+
+    async def acknowledged(self, end: int) -> None:
+        await self.until(lambda: self.acks and self.acks[-1].durable_end >= end)
+
+
+class FollowersWorld:
+    """Use the class as ``async with FollowersWorld() as (broker, leader)``: broker 1 follows broker 2 in partition
+    orders-0."""
+
+    def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
+        self.fs = fs or CrashingFileSystem()
+        self.leader = Leader()
+        self.broker = SoloBroker(self.fs, streams=self.leader, **static)
+
+    async def __aenter__(self) -> tuple[SoloBroker, Leader]:
+        broker, leader = self.broker, self.leader
+        await broker.__aenter__()
+        endpoint = BrokerEndpoint("internal", "127.0.0.1", 2)
+        topic_id = b"orders".ljust(16, b".")
+        await broker.change(
+            RegisterBrokerRecord(OTHER, 2, b"j" * 16, (b"e" * 16,), (endpoint,)),
+            TopicRecord("orders", topic_id),
+            PartitionRecord(topic_id, 0, (OTHER, BROKER_ID), (OTHER, BROKER_ID), OTHER, 0, 0),
+        )
+        return broker, leader
+
+    async def __aexit__(self, *_: object) -> None:
+        self.broker.roles.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
+        await self.broker.__aexit__()
+
+
+async def change(broker: SoloBroker, **fields: Any) -> None:
+    topic, state = broker.image.topic("orders"), broker.image.partition(b"orders".ljust(16, b"."), 0)
+    assert topic is not None
+    assert state is not None
+    await broker.change(PartitionChangeRecord(topic.topic_id, 0, state.partition_epoch + 1, **fields))
+
+
+def log_of(broker: SoloBroker) -> bytes:
+    log = broker.storage.log(ORDERS)
+    assert log is not None
+    return b"".join(
+        data
+        for path, data in sorted(broker.fs.files().items())
+        if path.startswith(log.directory + "/") and path.endswith(".log")
+    )

@@ -25,7 +25,7 @@ from headrace_core.metadata.records import (
 )
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-from tests.worlds.followers_world import LARGE, ORDERS, OTHER, FollowersWorld, Leader, batches, change, log_of
+from tests.worlds.replication_world import LARGE, ORDERS, OTHER, FollowersWorld, Leader, batches, change, log_of
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.followers_world import ORDERS, FollowersWorld, batches, log_of
+from tests.worlds.replication_world import ORDERS, FollowersWorld, batches, log_of
 
 
 def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there_is_room() -> None:
