@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.coordinator_world import LONG_S, GroupsCluster, Member, fetch
-from tests.worlds.raw_transactions import Producer, Transactions
+from tests.worlds.coordinator_world import LONG_S, GroupsCluster, Member, Producer, Transactions, fetch
 from tests.worlds.waiting import until
 
 import grpc  # isort: skip

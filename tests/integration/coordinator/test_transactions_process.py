@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.coordinator_world import LONG_S, GroupsCluster
-from tests.worlds.raw_transactions import INVALID_PRODUCER_EPOCH, Producer, Transactions
+from tests.worlds.coordinator_world import INVALID_PRODUCER_EPOCH, LONG_S, GroupsCluster, Producer, Transactions
 from tests.worlds.waiting import until
 
 import grpc  # isort: skip
