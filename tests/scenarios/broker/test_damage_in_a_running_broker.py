@@ -19,8 +19,8 @@ from headrace_core.records import encode_batch
 from headrace_core.telemetry import CorruptionFound, Emitter, IndexRebuilt, PartitionFailed, ScrubEnded
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.worlds.log_world import ABORT, append_to, marker, transactional
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, fetch
-from tests.worlds.txn_log_world import ABORT, append_to, marker, transactional
 from tests.worlds.waiting import until_async as until
 
 ROTTEN, SOUND = TopicPartition("rotten", 0), TopicPartition("sound", 0)

@@ -19,8 +19,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_protos.v1 import common_pb2, offsets_pb2
 from tests.scenarios.broker.test_cold_reads import ColdFileSystem, reading
 from tests.scenarios.broker.test_replicas_that_are_read import ORDERS, OTHER, Pair
-from tests.worlds.solo_broker import SoloBroker, batch, fetch
-from tests.worlds.txn_log_world import (
+from tests.worlds.log_world import (
     ABORT,
     COMMIT,
     NOW_MS,
@@ -31,6 +30,7 @@ from tests.worlds.txn_log_world import (
     stable_offset_of,
     transactional,
 )
+from tests.worlds.solo_broker import SoloBroker, batch, fetch
 from tests.worlds.waiting import until_async as until
 
 COMMITTED = common_pb2.ISOLATION_LEVEL_READ_COMMITTED

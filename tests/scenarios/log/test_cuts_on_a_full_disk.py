@@ -12,8 +12,7 @@ from headrace_core.errors import DiskFullError, ServerBusyError
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.epochs import EpochStart
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
-from tests.worlds.log_world import ORDERS, TOPIC_ID, formatted, open_directory, values_of
-from tests.worlds.producer_world import append, idempotent
+from tests.worlds.log_world import ORDERS, TOPIC_ID, append, formatted, idempotent, open_directory, values_of
 
 #: Four batches for each segment, and an index entry for nearly each.
 SMALL = LogConfig(segment_bytes=320, index_interval_bytes=1)

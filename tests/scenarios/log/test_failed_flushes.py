@@ -14,8 +14,19 @@ import pytest
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.checkpoints import CLEAN_SHUTDOWN
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash, TraceEntry
-from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
-from tests.worlds.producer_world import Producers, append, idempotent
+from tests.worlds.log_world import (
+    NOW_MS,
+    ORDERS,
+    ROOT,
+    TOPIC_ID,
+    Producers,
+    append,
+    batch,
+    formatted,
+    idempotent,
+    open_directory,
+    values_of,
+)
 
 #: Small segments and an index entry for nearly every batch, so that a short run rolls and indexes.
 TINY = LogConfig(segment_bytes=900, index_interval_bytes=100, segment_index_bytes=120)

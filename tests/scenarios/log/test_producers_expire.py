@@ -9,8 +9,7 @@ from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, Parti
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TimestampType
-from tests.worlds.log_world import ORDERS, TOPIC_ID, formatted, open_directory
-from tests.worlds.producer_world import NOW_MS, append, idempotent, log_of
+from tests.worlds.log_world import NOW_MS, ORDERS, TOPIC_ID, append, formatted, idempotent, log_of, open_directory
 
 EXPIRATION_MS = 86_400_000
 #: producer.id.expiration.check.interval.ms.

@@ -29,9 +29,22 @@ from headrace_core.records import HEADER_BYTES, encode_batch, read_header
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TimestampType
-from tests.worlds.log_world import ORDERS, ROOT, TOPIC_ID, formatted, open_directory
-from tests.worlds.producer_world import NOW_MS, Producers, append, check_table, expected_of, idempotent, log_of
-from tests.worlds.txn_log_world import append_to, transactional
+from tests.worlds.log_world import (
+    NOW_MS,
+    ORDERS,
+    ROOT,
+    TOPIC_ID,
+    Producers,
+    append,
+    append_to,
+    check_table,
+    expected_of,
+    formatted,
+    idempotent,
+    log_of,
+    open_directory,
+    transactional,
+)
 
 #: A few batches for each segment.
 TINY = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)

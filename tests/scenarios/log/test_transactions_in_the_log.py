@@ -30,19 +30,24 @@ from headrace_core.log.verify import verify
 from headrace_core.records import decode_batch, read_header
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
-from tests.worlds.log_world import ORDERS, ROOT, TOPIC_ID, formatted, log_files, open_directory
-from tests.worlds.producer_world import log_of
-from tests.worlds.txn_log_world import (
+from tests.worlds.log_world import (
     ABORT,
     COMMIT,
     NOW_MS,
+    ORDERS,
+    ROOT,
+    TOPIC_ID,
     Transactions,
     Written,
     aborted_of,
     append_to,
     committed_values,
+    formatted,
     index_files,
+    log_files,
+    log_of,
     marker,
+    open_directory,
     transactional,
 )
 

@@ -8,8 +8,8 @@ import time
 from headrace_core.log.producer_files import tell_marker
 from headrace_core.log.producer_state import ProducerTable, Remembered
 from headrace_core.records import read_header
+from tests.worlds.log_world import Transactions, aborted_of, stable_offset_of
 from tests.worlds.this_process import without_collections
-from tests.worlds.txn_log_world import Transactions, aborted_of, stable_offset_of
 
 
 def fed(table: ProducerTable, data: bytes) -> Remembered:

@@ -27,8 +27,7 @@ from headrace_core.log.transactions import (
 )
 from headrace_core.records import decode_batch, read_header
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.log_world import NOW_MS, ORDERS, TOPIC_ID, formatted, open_directory
-from tests.worlds.txn_log_world import transactional
+from tests.worlds.log_world import NOW_MS, ORDERS, TOPIC_ID, formatted, open_directory, transactional
 
 PRODUCER = 7
 EPOCH = 5

@@ -20,7 +20,7 @@ from headrace_core.log.dump import AbortedLine, Problem, dump
 from headrace_core.log.verify import verify
 from headrace_core.types import TopicPartition
 from tests.integration.interop.kafka_peer import KafkaBroker
-from tests.worlds.txn_log_world import committed_values
+from tests.worlds.log_world import committed_values
 
 pytestmark = pytest.mark.timeout(600)
 
