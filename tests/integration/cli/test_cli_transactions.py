@@ -12,8 +12,7 @@ import pytest
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 from headrace_core.records import ABORT, COMMIT
-from tests.worlds.transactional_log import TransactionalLog
-from tests.worlds.transactional_topics import serving
+from tests.worlds.transactional_log import TransactionalLog, serving
 from tests.worlds.waiting import until
 
 _names = itertools.count()

@@ -16,8 +16,7 @@ import pytest
 from headrace import Admin, AsyncConsumer, Consumer, OffsetRange, RangeReader, TopicPartition
 from headrace_core.records import RecordIterator
 from tests.worlds.broker_world import Cluster
-from tests.worlds.transactional_log import Row, TransactionalLog
-from tests.worlds.transactional_topics import serving
+from tests.worlds.transactional_log import Row, TransactionalLog, serving
 from tests.worlds.waiting import check_in_time
 
 #: Topic name -> the log that the topic serves. Some logs end in an open transaction, some do not.

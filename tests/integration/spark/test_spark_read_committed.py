@@ -12,8 +12,7 @@ from headrace_core.records import COMMIT
 from headrace_spark.schema import RECORD
 from headrace_spark.source import HeadraceBatchReader
 from headrace_spark.stream import HeadraceStreamReader
-from tests.worlds.transactional_log import Row, TransactionalLog
-from tests.worlds.transactional_topics import serving
+from tests.worlds.transactional_log import Row, TransactionalLog, serving
 
 
 def open_at_the_end(seed: int) -> TransactionalLog:
