@@ -126,7 +126,13 @@ async def call(
     try:
         return await method(request, timeout=max(timeout_s, 0.001), **options)
     except grpc.aio.AioRpcError as failure:
-        raise rpc.error_from_rpc(failure, address) from None
+        found = rpc.error_from_rpc(failure, address)
+    # Raise it here, without gRPC's error as its context: whoever keeps the error would keep the call, and gRPC goes on
+    # connecting for a call that exists, even after the channel was closed.
+    try:
+        raise found
+    finally:
+        del found
 
 
 async def pause(seconds: float, news: asyncio.Event) -> None:
