@@ -12,7 +12,7 @@ from headrace_broker.leader_replica import read_for
 from headrace_core.log import ReadResult
 from headrace_core.log.producer_state import LastRecord
 from headrace_core.records import encode_batch, read_header
-from tests.worlds.cleaning_world import Ledger, at_once
+from tests.worlds.compaction_world import Ledger, at_once
 
 _BYTES = 1 << 20
 

@@ -30,7 +30,7 @@ from headrace_core.records import encode_batch, read_header
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import Fault
 from headrace_core.types import TopicPartition
-from tests.worlds.cleaning_world import LEDGER, ROOT, Ledger, at_once, read_on
+from tests.worlds.compaction_world import LEDGER, ROOT, Ledger, at_once, read_on
 
 
 def leftovers(ledger: Ledger) -> list[str]:

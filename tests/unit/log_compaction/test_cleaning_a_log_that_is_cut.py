@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from headrace_core.records import encode_batch, split_batches
-from tests.worlds.cleaning_world import Ledger
+from tests.worlds.compaction_world import Ledger
 
 
 def test_what_was_read_before_a_cut_is_not_swapped_in_behind_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_core.errors import CorruptLogError
 from headrace_core.log.files import read_file
-from tests.worlds.cleaning_world import Ledger
+from tests.worlds.compaction_world import Ledger
 
 
 @pytest.mark.parametrize("which", [0, 2, -1])

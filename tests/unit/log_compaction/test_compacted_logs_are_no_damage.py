@@ -9,7 +9,7 @@ from headrace_core.errors import CorruptLogError
 from headrace_core.log.dump import Problem, dump
 from headrace_core.log.scrubbing import Scrubbed, index_files, replace_index_files, scrub_segment
 from headrace_core.log.verify import verify
-from tests.worlds.cleaning_world import ROOT, Ledger, read_on
+from tests.worlds.compaction_world import ROOT, Ledger, read_on
 
 
 @pytest.fixture(params=[0, 1000], ids=["times stand still", "times go on"])

@@ -18,7 +18,7 @@ from headrace_core.log import Append, AppendInfo, PartitionLog
 from headrace_core.log.producer_files import correct_open_transactions
 from headrace_core.records import ABORT, COMMIT, encode_batch, read_header
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
-from tests.worlds.cleaning_world import Ledger
+from tests.worlds.compaction_world import Ledger
 
 PRODUCER = 11
 

@@ -9,7 +9,7 @@ from headrace_core.errors import FencedShardEpochError
 from headrace_core.log import Append, AppendInfo
 from headrace_core.log.fencing import Fence, epoch_of, largest_epoch
 from headrace_core.records import Compression, encode_batch
-from tests.worlds.cleaning_world import Ledger
+from tests.worlds.compaction_world import Ledger
 
 
 def commit(ledger: Ledger, epoch: int, *keys: str, compression: Compression = Compression.NONE) -> None:

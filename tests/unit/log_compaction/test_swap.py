@@ -7,7 +7,7 @@ import pytest
 from headrace_core.errors import CorruptLogError
 from headrace_core.log.swap import finish_swaps
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
-from tests.worlds.cleaning_world import Ledger
+from tests.worlds.compaction_world import Ledger
 
 
 class PowerLost(BaseException):
