@@ -12,8 +12,7 @@ from headrace_coordinator.group import migration, rebalancing
 from headrace_coordinator.group.classic_members import ClassicMembers
 from headrace_coordinator.group.reconciling import NOTHING, Current, advance, without_unread
 from headrace_core.errors import HeadraceError
-from tests.worlds.migration_machine import MigrationMachine
-from tests.worlds.migration_world import COOPERATIVE, EAGER
+from tests.worlds.migration_world import COOPERATIVE, EAGER, MigrationMachine
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Step = tuple[Any, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from tests.worlds.migration_machine import MigrationMachine
+from tests.worlds.migration_world import MigrationMachine
 from tests.worlds.this_process import examples
 
 TestMigrations = MigrationMachine.TestCase
