@@ -13,8 +13,7 @@ import pytest
 from headrace_coordinator.group import checks, groups, rebalancing, reconciling
 from headrace_coordinator.group.reconciling import advance
 from headrace_core.errors import HeadraceError
-from tests.worlds.group_world import Client
-from tests.worlds.groups_machine import GroupsMachine
+from tests.worlds.group_world import Client, GroupsMachine
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Begin = tuple[str, int, bool]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from tests.worlds.groups_machine import GroupsMachine
+from tests.worlds.group_world import GroupsMachine
 from tests.worlds.this_process import examples
 
 TestGroups = GroupsMachine.TestCase
