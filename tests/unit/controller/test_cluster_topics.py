@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from headrace_controller.cluster import topics
 from headrace_controller.cluster.requests import (
     CreatePartitions,
     CreateTopics,
@@ -26,7 +29,8 @@ from headrace_core.errors import (
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.metadata import ConfigResourceType
+from headrace_core.metadata import ConfigResourceType, MetadataImage
+from headrace_core.metadata.sorted_map import SortedMap
 from tests.worlds.cluster_world import ClusterWorld
 
 
@@ -88,6 +92,59 @@ def test_a_topic_that_is_still_in_flight_exists_already() -> None:
     assert "t" in world.image.topic_ids
 
 
+@pytest.mark.parametrize(
+    ("existing", "name", "collides"),
+    [
+        ("a.b", "a_b", "a.b"),
+        ("a_b", "a.b", "a_b"),
+        ("a.b_c", "a_b.c", "a.b_c"),
+        ("_.", "._", "_."),
+        ("a.b", "a-b", None),
+        ("a.b", "a_b_", None),
+        ("a.b.c", "a_b", None),
+        ("a_b", "a.b.c", None),
+        ("ab", "a.b", None),
+        ("a.", "a", None),
+        ("A.b", "a_b", None),
+    ],
+)
+def test_a_topic_that_collides_in_metrics_is_refused(existing: str, name: str, collides: str | None) -> None:
+    """As in Kafka: names that differ only in periods and underscores have one name in JMX and Prometheus."""
+    world = live()
+    world.create(existing)
+    for is_only_checked in (True, False):
+        (result,) = world.ask(CreateTopics((NewTopic(name=name),), validate_only=is_only_checked))
+        if collides is None:
+            assert result.error is None
+        else:
+            assert isinstance(result.error, InvalidTopicError)
+            assert f"collides with the existing topic {collides}" in str(result.error)
+    world.commit()
+    (again,) = world.ask(CreateTopics((NewTopic(name=existing),)))
+    assert isinstance(again.error, TopicAlreadyExistsError)
+
+
+def test_topics_of_one_request_do_not_collide_as_in_kafka() -> None:
+    world = live()
+    results = world.ask(CreateTopics((NewTopic(name="a.b"), NewTopic(name="a_b"))))
+    assert [result.error for result in results] == [None, None]
+    world.commit()
+    for name in ("a.b", "a_b"):
+        (again,) = world.ask(CreateTopics((NewTopic(name=name),)))
+        assert isinstance(again.error, TopicAlreadyExistsError)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(
+    st.lists(st.text("a._", min_size=1, max_size=5), unique=True, max_size=12), st.text("a._", min_size=1, max_size=5)
+)
+def test_each_colliding_name_is_found(existing: list[str], name: str) -> None:
+    image = MetadataImage(topic_ids=SortedMap((each, bytes(16)) for each in existing if each != name))
+    expected = {each for each in existing if each != name and each.replace(".", "_") == name.replace(".", "_")}
+    found = topics._colliding(image, name)
+    assert found in expected if expected else found is None
+
+
 def test_validate_only_answers_and_does_nothing() -> None:
     world = live(2)
     written = len(world.log)
@@ -103,7 +160,7 @@ def test_validate_only_answers_and_does_nothing() -> None:
         ({"name": "a/b"}, InvalidTopicError, "not legal"),
         ({"name": ""}, InvalidTopicError, "not legal"),
         ({"name": "x" * 250}, InvalidTopicError, "not legal"),
-        ({"name": "__cluster_metadata"}, InvalidTopicError, "the controllers' metadata log"),
+        ({"name": "__cluster_metadata"}, InvalidRequestError, "the controllers' metadata log"),
         ({"name": "there"}, TopicAlreadyExistsError, "there already exists"),
         ({"partitions": -2}, InvalidPartitionsError, "at least 1"),
         ({"partitions": 10_000}, PolicyViolationError, "split it"),

@@ -138,3 +138,11 @@ def test_a_change_costs_the_same_in_a_table_of_a_hundred_thousand() -> None:
         editor[number.to_bytes(16, "little")] = -1
         table = editor.finish()
     check_spent(begun, 1.0)  # about 0.03 s on an idle machine; copying a dict each time takes 5 s
+
+
+def test_the_ceiling_of_a_key_is_the_first_key_at_or_after_it() -> None:
+    for size in (0, 1, 100, 1_000):
+        keys = list(range(0, 2 * size, 2))
+        names = SortedMap((key, None) for key in keys)
+        for key in range(-1, 2 * size + 1):
+            assert names.ceiling(key) == next((each for each in keys[max(key, 0) // 2 :] if each >= key), None)

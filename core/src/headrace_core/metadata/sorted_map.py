@@ -19,7 +19,7 @@ replicas, and 100 bytes per replica.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from itertools import chain
 from operator import eq
@@ -74,6 +74,15 @@ class SortedMap(Mapping[K, V]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._chunks[bisect_right(self._bounds, cast("Any", key))]
+
+    def ceiling(self, key: K) -> K | None:
+        """The first key at or after ``key``; None if there is none."""
+        at = bisect_right(self._bounds, key)
+        keys = list(self._chunks[at])
+        found = bisect_left(keys, key)
+        if found < len(keys):
+            return keys[found]
+        return self._bounds[at] if at < len(self._bounds) else None
 
     def __iter__(self) -> Iterator[K]:
         return chain.from_iterable(self._chunks)

@@ -3,6 +3,7 @@ topics becomes one change of the metadata. The change contains the valid topics;
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -28,6 +29,7 @@ from headrace_core.metadata import (
     TopicImage,
     TopicRecord,
 )
+from headrace_core.metadata.sorted_map import SortedMap
 from headrace_core.plurals import counted
 from headrace_core.types import check_topic_name
 
@@ -37,6 +39,7 @@ from .directories import first_directories
 from .placement import Placer, too_few_brokers
 from .requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic, TopicResult
 
+_SEPARATOR = re.compile("[._]")
 METADATA_TOPIC = "__cluster_metadata"  #: The reserved name of the metadata log, which is not a topic.
 
 
@@ -119,9 +122,14 @@ def _create_one(
         internal_topics.check_may_create(topic.name, internal=internal)
     topic = internal_topics.completed(topic, view.settings, len(image.placeable_brokers()))
     if topic.name == METADATA_TOPIC:
-        raise InvalidTopicError(f"{METADATA_TOPIC} is the controllers' metadata log; choose another name")
+        raise InvalidRequestError(f"{METADATA_TOPIC} is the controllers' metadata log; choose another name")
     if topic.name in image.topic_ids:
         raise TopicAlreadyExistsError(f"topic {topic.name} already exists")
+    if not internal and (other := _colliding(image, topic.name)) is not None:
+        raise InvalidTopicError(
+            f"topic {topic.name} collides with the existing topic {other}, because names of metrics do not tell '.' "
+            "from '_'; choose a name that differs in other characters"
+        )
     entries = configs.topic_entries(topic.configs, image)
     replicas = _assigned(view, topic) if topic.assignments else _placed(view, topic, placer, room)
     topic_id = _new_topic_id(view)
@@ -135,6 +143,18 @@ def _create_one(
         name=topic.name, topic_id=topic_id, partitions=len(replicas), replication_factor=len(replicas[0])
     )
     return records, result
+
+
+def _colliding(image: MetadataImage, name: str) -> str | None:
+    """An existing topic whose name differs from ``name`` only in periods and underscores, None if there is none. As in
+    Kafka, the other topics of the request do not count. Looks only at names that begin like ``name``."""
+    names = SortedMap.of(image.topic_ids)
+    first, *parts = _SEPARATOR.split(name)
+    beginnings = [first]
+    for part in parts:
+        longer = [f"{each}{separator}{part}" for each in beginnings for separator in "._"]
+        beginnings = [each for each in longer if (names.ceiling(each) or "").startswith(each)]
+    return next((each for each in beginnings if each in names), None)
 
 
 def _placed(view: View, topic: NewTopic, placer: Placer, room: int) -> list[tuple[int, ...]]:
