@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import grpc
+from tests.worlds.broker_world import Cluster, Node, batch, produce_partition, produce_request, produce_stream
+from tests.worlds.waiting import until
+
+import grpc  # isort: skip
 
 from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
 from headrace_core.rpc.channel import COMMON_OPTIONS
@@ -24,8 +27,6 @@ from headrace_protos.v1 import (
     transactions_pb2,
     transactions_pb2_grpc,
 )
-from tests.worlds.broker_world import Cluster, Node, batch, produce_partition, produce_request, produce_stream
-from tests.worlds.waiting import until
 
 #: Timeout for a slow machine that runs other tests too.
 LONG_S = 90.0

@@ -33,7 +33,7 @@ from headrace_protos.v1 import (
     produce_pb2,
     produce_pb2_grpc,
 )
-from tests.worlds.fake_coordinator import FakeTransactions
+from tests.worlds.coordinators_standin import FakeTransactions
 from tests.worlds.this_process import free_port
 from tests.worlds.transactional_log import TransactionalLog
 

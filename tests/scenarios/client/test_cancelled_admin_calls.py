@@ -23,7 +23,7 @@ from headrace.quota_models import QuotaEntity
 from headrace.scram_models import ScramMechanism, UserScramCredentialDeletion
 from headrace_core.sinks import SinkTransaction, sink_id
 from headrace_protos.v1 import transactions_pb2
-from tests.worlds import transactions_standin
+from tests.worlds import coordinators_standin
 from tests.worlds.cut_points import LEAST, RUNTIMES, Cancelled, cut_everywhere, cuts, run
 from tests.worlds.waiting import until_async
 
@@ -100,7 +100,7 @@ WAYS: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {
 
 @pytest.fixture
 def world() -> Iterator[Any]:
-    with transactions_standin.serving() as made:
+    with coordinators_standin.serving_transactions() as made:
         made.committed = {"a": {("orders", 0): (3, "")}}
         made.add("a", transactions_pb2.TRANSACTION_STATE_COMPLETE_COMMIT, producer_id=7)
         yield made

@@ -15,7 +15,7 @@ from headrace.consumer.inbox import Slice
 from headrace.errors import ClosedError
 from headrace_core.records import encode_batch
 from tests.unit.client.test_group_consumer import T0, Coordinator, Make, make, parties
-from tests.worlds import groups_standin
+from tests.worlds import coordinators_standin
 from tests.worlds.cut_points import LEAST, RUNTIMES, Cancelled, cut_everywhere, cuts, run
 from tests.worlds.waiting import until_async
 
@@ -144,8 +144,8 @@ def test_cut_question_is_asked_again(fake: Any, runtime: str, way: str, is_new: 
 
 
 @pytest.fixture
-def standin() -> Iterator[groups_standin.StandinGroupsWorld]:
-    with groups_standin.serving() as world:
+def standin() -> Iterator[coordinators_standin.StandinGroupsWorld]:
+    with coordinators_standin.serving() as world:
         yield world
 
 

@@ -13,7 +13,7 @@ import pytest
 from headrace import AsyncConsumer, Consumer, TopicPartition
 from headrace.errors import CoordinatorLoadInProgressError, RequestTimedOutError
 from headrace_protos.v1 import groups_pb2
-from tests.worlds.fake_coordinator import FakeTransactions
+from tests.worlds.coordinators_standin import FakeTransactions
 from tests.worlds.waiting import check_in_time, until, until_async
 
 TP = TopicPartition("t", 0)

@@ -21,7 +21,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_protos.v1 import groups_pb2
-from tests.worlds.groups_standin import StandinGroupsWorld, member, serving
+from tests.worlds.coordinators_standin import StandinGroupsWorld, member, serving
 
 O0, O1, C0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 0)
 

@@ -17,7 +17,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_protos.v1 import groups_pb2, transactions_pb2
-from tests.worlds.transactions_standin import StandinTransactionsWorld, serving
+from tests.worlds.coordinators_standin import StandinTransactionsWorld, serving_transactions
 
 ONGOING, PREPARED = transactions_pb2.TRANSACTION_STATE_ONGOING, transactions_pb2.TRANSACTION_STATE_PREPARED
 DONE = transactions_pb2.TRANSACTION_STATE_COMPLETE_COMMIT
@@ -26,7 +26,7 @@ O0, O1, C0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPart
 
 @pytest.fixture
 def world() -> Iterator[StandinTransactionsWorld]:
-    with serving() as found:
+    with serving_transactions() as found:
         found.add(
             "apple", ONGOING, producer_id=7, producer_epoch=3, started_at_ms=500, updated_at_ms=501,
             transaction_version=2, partitions=[groups_pb2.PartitionName(topic="orders", partition=1)],

@@ -17,7 +17,7 @@ from headrace_protos.v1 import groups_pb2
 from headrace_tools.cli import client as client_module
 from headrace_tools.cli import watching
 from headrace_tools.cli.app import run
-from tests.worlds.groups_standin import StandinGroupsWorld, member, serving
+from tests.worlds.coordinators_standin import StandinGroupsWorld, member, serving
 from tests.worlds.waiting import check_in_time
 
 Captured = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ from headrace_tools.cli.app import run
 from headrace_tools.doctor.data_rules import group_lag
 from headrace_tools.doctor.facts import Facts
 from headrace_tools.doctor.gathering import Gathering
-from tests.worlds.groups_standin import StandinGroupsWorld, member, serving
+from tests.worlds.coordinators_standin import StandinGroupsWorld, member, serving
 
 
 @pytest.fixture
