@@ -38,7 +38,7 @@ from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.errors import HeadraceError, UnstableOffsetCommitError
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
+from tests.worlds.shard_world import DAY_MS, NOW_MS, Group, GroupsByHand
 from tests.worlds.this_process import examples
 
 GROUPS = ("g", "h")

@@ -16,7 +16,7 @@ from headrace_coordinator.state_machine import ClockSet
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.testing.clock import ManualClock
 from tests.worlds.group_world import GroupShardWorld
-from tests.worlds.idle_shard import EmptyLog, IdleMachine
+from tests.worlds.shard_world import EmptyLog, IdleMachine
 
 
 @pytest.mark.parametrize("by_ms", [1_000, -1_000])

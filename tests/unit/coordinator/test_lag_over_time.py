@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace_coordinator.offsets.messages import DescribeLag, GroupLag, OffsetToCommit, PartitionEnd, WatermarksSeen
 from headrace_coordinator.offsets.watermarks import SAMPLES_MAX, Waiting, WatermarkHistory
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import NOW_MS, OffsetsWorld
+from tests.worlds.shard_world import NOW_MS, OffsetsWorld
 
 
 def _history(*samples: tuple[int, int]) -> WatermarkHistory:

@@ -26,7 +26,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
 )
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import NOW_MS, Group, OffsetsWorld
+from tests.worlds.shard_world import NOW_MS, Group, OffsetsWorld
 
 OLD_ID, NEW_ID = bytes(15) + b"\x01", bytes(15) + b"\x02"
 

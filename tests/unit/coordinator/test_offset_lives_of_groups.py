@@ -31,7 +31,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
 )
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import DAY_MS, NOW_MS
+from tests.worlds.shard_world import DAY_MS, NOW_MS
 
 CHECK_MS = 600_000
 TOPIC_ID = bytes(range(16))

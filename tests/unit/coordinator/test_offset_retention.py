@@ -6,7 +6,7 @@ from headrace_coordinator.offsets.codec import CommittedOffset, encode_key, enco
 from headrace_coordinator.offsets.messages import OffsetToCommit
 from headrace_coordinator.offsets.retention import REMOVALS_PER_TICK
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import DAY_MS, HOUR_MS, NOW_MS, Group, OffsetsWorld
+from tests.worlds.shard_world import DAY_MS, HOUR_MS, NOW_MS, Group, OffsetsWorld
 
 CHECK_MS = 600_000
 

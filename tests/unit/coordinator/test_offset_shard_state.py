@@ -30,7 +30,7 @@ from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, RecordKind, ShardRecord, StateMachine
 from headrace_core.errors import GroupIdNotFoundError, NonEmptyGroupError
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
+from tests.worlds.shard_world import DAY_MS, NOW_MS, Group, GroupsByHand
 
 CHECK_MS = 600_000
 

@@ -49,7 +49,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
 )
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import DAY_MS, NOW_MS
+from tests.worlds.shard_world import DAY_MS, NOW_MS
 
 GROUP, TOPIC_ID = "g", bytes(range(16))
 SESSION_MS, REBALANCE_MS = 10_000, 60_000

@@ -22,7 +22,7 @@ from headrace_coordinator.offsets.pending import (
 from headrace_coordinator.state_machine import ShardRecord
 from headrace_core.errors import CorruptLogError
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import NOW_MS, OffsetsWorld
+from tests.worlds.shard_world import NOW_MS, OffsetsWorld
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -25,7 +25,7 @@ from headrace_core.errors import NotCoordinatorError, UnreleasedInstanceIdError
 from headrace_core.testing.clock import ManualClock
 from headrace_protos.v1 import groups_pb2
 from tests.worlds.group_world import GroupShardWorld, topics
-from tests.worlds.idle_shard import EmptyLog, GrowingLog, IdleMachine
+from tests.worlds.shard_world import EmptyLog, GrowingLog, IdleMachine
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     UnexpectedLogEndError,
 )
-from tests.worlds.idle_shard import IdleMachine
+from tests.worlds.shard_world import IdleMachine
 
 HISTORIES = 150
 STEPS = 250

@@ -43,7 +43,7 @@ from headrace_core.metadata import ShardRecord as OwnedShard
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from headrace_core.security.access import Authorization
 from headrace_core.types import TopicPartition
-from tests.worlds.idle_shard import IdleMachine
+from tests.worlds.shard_world import IdleMachine
 
 SHARDS = 4
 OFFSETS_ID, TOPIC_ID, OTHER_ID, TRANSACTIONS_ID = (bytes([number]) * 16 for number in (1, 2, 3, 4))

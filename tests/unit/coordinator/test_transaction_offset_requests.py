@@ -39,7 +39,7 @@ from headrace_core.errors import (
 )
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2
-from tests.worlds.idle_shard import GrowingLog
+from tests.worlds.shard_world import GrowingLog
 
 SHARD = TopicPartition("__consumer_offsets", 3)
 REQUEST = CommitTransactionOffsets(CommitOffsets("g", (OffsetToCommit("t", 0, 5),)), "payments", 7, 3)

@@ -48,7 +48,7 @@ from headrace_core.errors import (
     UnsupportedVersionError,
 )
 from headrace_core.types import TopicPartition
-from tests.worlds.offsets_world import NOW_MS, Group, OffsetsWorld
+from tests.worlds.shard_world import NOW_MS, Group, OffsetsWorld
 from tests.worlds.waiting import check_spent
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

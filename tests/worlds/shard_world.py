@@ -1,9 +1,11 @@
-"""Group states that a test sets, and the committed offsets of a shard that depend on these groups."""
+"""Shards of a coordinator in memory: one that decides nothing, for tests of the runner; and one with the offsets of
+groups whose states the test sets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
 from headrace_coordinator.offsets.messages import (
@@ -186,3 +188,43 @@ class OffsetsWorld:
         for key, value in self.log:
             logic.replay(key, value)
         return logic
+
+
+class IdleMachine:
+    """A state machine that only records its requests."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
+
+    def loaded(self, now_ms: int) -> Decision:
+        return Decision()
+
+    def handle(self, request: Any, now_ms: int) -> Decision:
+        self.asked.append(request)
+        return Decision()
+
+    def tick(self, now_ms: int) -> Decision:
+        return Decision()
+
+    def next_due_ms(self) -> int | None:
+        return None
+
+
+class EmptyLog:
+    async def append(self, batches: Any, expected_end: int) -> int:
+        return 0
+
+    async def read(self, end: int, take: Any) -> None: ...
+
+
+class GrowingLog(EmptyLog):
+    """A log that only counts its records."""
+
+    def __init__(self) -> None:
+        self.end = 0
+
+    async def append(self, batches: Any, expected_end: int) -> int:
+        base, self.end = self.end, self.end + sum(map(len, batches))
+        return base
