@@ -18,9 +18,8 @@ import pytest
 from headrace_core.testing.verdicts import NotInTimeError
 from headrace_pipelines import cli
 from headrace_pipelines.access import Access
-from tests.worlds import flat_runs
-from tests.worlds.fraud_truth import calculated, records_of, written
-from tests.worlds.spark_drivers import LONG_S
+from tests.worlds import pipelines_world
+from tests.worlds.pipelines_world import DRIVER_S, calculated, records_of, written
 
 pytestmark = pytest.mark.timeout(540)
 
@@ -277,7 +276,7 @@ def test_state_memory_and_lag_stay_flat(headrace: Any, tmp_path: Path) -> None:
     rate, seconds = 2_000, MINUTES * 60
     flags = ["--bootstrap-servers", headrace.bootstrap_servers, "--rate", str(rate), "--seconds", str(seconds)]
     checkpoint = tmp_path / "build/pipelines/fraud/checkpoints"
-    flat = flat_runs.followed([*RUN, *flags, "-o", "json"], tmp_path, checkpoint)
+    flat = pipelines_world.followed([*RUN, *flags, "-o", "json"], tmp_path, checkpoint)
     summary, behind = flat.summary, flat.behind
     assert summary["payments"] == rate * seconds
     flat.figures["records to read"] = [each + rate * BATCH_S for each in behind]
@@ -285,13 +284,13 @@ def test_state_memory_and_lag_stay_flat(headrace: Any, tmp_path: Path) -> None:
     print(json.dumps({"grown": grown, "last": {what: values[-1] for what, values in flat.figures.items()}, **summary}))
     assert behind[-1] <= rate * BATCH_S * 5
     if MINUTES >= 10:  # in the first minutes the heap of the JVM grows, and customers appear
-        assert all(growth < flat_runs.GROWTH_MAX for growth in grown.values()), grown
+        assert all(growth < pipelines_world.GROWTH_MAX for growth in grown.values()), grown
         assert summary["payments_per_s"] >= rate * 0.98
         assert summary["event_to_alert_ms"]["p99"] <= 1_500
 
 
 def _wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LONG_S
+    deadline = time.monotonic() + DRIVER_S
     while not condition():
         if time.monotonic() > deadline:
             raise NotInTimeError(f"never: {what}")

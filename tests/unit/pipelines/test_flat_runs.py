@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds.flat_runs import GROWTH_MAX, growth, growth_of_peaks
+from tests.worlds.pipelines_world import GROWTH_MAX, growth, growth_of_peaks
 
 #: Megabytes of a checkpoint of the fraud pipeline: the lowest and the highest of each minute of an hour.
 HOUR = [

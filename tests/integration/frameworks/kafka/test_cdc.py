@@ -30,7 +30,7 @@ from headrace_pipelines.checkpoints import batches
 from headrace_pipelines.lake.lakes import Lake, lakes
 from headrace_pipelines.topics import records_in_topic
 from tests.integration.interop.kafka_peer import jars
-from tests.worlds.spark_drivers import SparkDriver
+from tests.worlds.pipelines_world import SparkDriver
 from tests.worlds.waiting import until
 
 SECONDS = int(os.environ.get("HEADRACE_CDC_SECONDS", "30"))

@@ -36,7 +36,7 @@ from tests.integration.frameworks.kafka.test_cdc import (
     written,
 )
 from tests.integration.interop.kafka_peer import jars
-from tests.worlds.spark_drivers import SparkDriver
+from tests.worlds.pipelines_world import SparkDriver
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(900)

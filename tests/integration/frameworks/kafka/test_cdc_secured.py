@@ -13,7 +13,7 @@ from headrace_pipelines.cdc.connect import STATE_TOPICS, fetch_jars
 from headrace_pipelines.cdc.workload import TOPICS
 from tests.integration.interop.kafka_peer import jars
 from tests.integration.spark.long.test_pipelines_secured import shown
-from tests.worlds.pipeline_runs import Run
+from tests.worlds.pipelines_world import Run
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(600)

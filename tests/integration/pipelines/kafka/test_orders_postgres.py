@@ -11,7 +11,7 @@ import pytest
 
 from headrace_pipelines.cdc.postgres import Postgres
 from headrace_pipelines.orders.database import Database
-from tests.worlds.pipeline_runs import Run
+from tests.worlds.pipelines_world import Run
 
 #: Not Kafka, but PostgreSQL is in CI only where Kafka is.
 pytestmark = pytest.mark.timeout(300)

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.partitioners import key_partition
 from headrace_pipelines.scaling.schema import traffic
-from tests.worlds.pipeline_runs import Run
+from tests.worlds.pipelines_world import Run
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from headrace import LocalCluster
-from tests.worlds.pipeline_runs import Run, kinds_to_kill, processes
+from tests.worlds.pipelines_world import Run, kinds_to_kill, processes
 from tests.worlds.waiting import until
 
 pytestmark = [

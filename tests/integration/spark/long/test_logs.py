@@ -18,7 +18,7 @@ import pytest
 
 from headrace import LocalCluster
 from headrace_pipelines.logs import archive
-from tests.worlds.pipeline_runs import Run
+from tests.worlds.pipelines_world import Run
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(540)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from headrace_pipelines.errors import InvalidColumnsError, InvalidExpectationError
 from headrace_pipelines.expectations import Counts, Expectation, Expectations, time_within
-from tests.worlds.spark_drivers import SparkDriver
+from tests.worlds.pipelines_world import SparkDriver
 
 DRIVER = Path(__file__).parents[1] / "lost_shuffle_driver.py"
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.worlds.pipeline_runs import Run
+from tests.worlds.pipelines_world import Run
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(240)

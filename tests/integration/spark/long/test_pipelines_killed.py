@@ -25,8 +25,8 @@ from tests.integration.spark.long import test_clickstream as clickstream
 from tests.integration.spark.long import test_lake as lake
 from tests.integration.spark.long import test_logs as logs
 from tests.integration.spark.long import test_telemetry as telemetry
-from tests.worlds import fraud_truth
-from tests.worlds.pipeline_runs import Run
+from tests.worlds import pipelines_world
+from tests.worlds.pipelines_world import Run
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -67,12 +67,12 @@ def check_clickstream(directory: Path, summary: dict[str, Any], servers: str) ->
 
 
 def check_fraud(directory: Path, summary: dict[str, Any], servers: str) -> None:
-    expected = fraud_truth.calculated(servers)
+    expected = pipelines_world.calculated(servers)
     assert expected.alerts.total() > 50
-    assert fraud_truth.written(servers) == expected
+    assert pipelines_world.written(servers) == expected
     assert (summary["payments"], summary["alerts"]) == (PAYMENTS, expected.alerts.total())
     details = json.loads((directory / "out/details.json").read_text())
-    accounts = {each.key: each.value for each in fraud_truth.records_of(servers, "fraud.accounts")}
+    accounts = {each.key: each.value for each in pipelines_world.records_of(servers, "fraud.accounts")}
     is_open = sum(value is not None for value in accounts.values())
     assert is_open < details["state_rows"] <= is_open + BUCKETS, "the accounts and the buckets of histories"
 

@@ -15,7 +15,7 @@ import pytest
 
 from headrace import Admin, LocalCluster, ScramMechanism, UserScramCredentialUpsertion
 from headrace.acl_models import AclBinding, AclOperation, ResourcePatternType, ResourceType
-from tests.worlds.pipeline_runs import Run
+from tests.worlds.pipelines_world import Run
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(300)

@@ -17,7 +17,7 @@ import pytest
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
-from tests.worlds.spark_drivers import SparkDriver
+from tests.worlds.pipelines_world import SparkDriver
 
 pytestmark = pytest.mark.timeout(540)
 

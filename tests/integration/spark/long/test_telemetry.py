@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from headrace_pipelines.telemetry import fleet, grains, job
-from tests.worlds import flat_runs
-from tests.worlds.fraud_truth import records_of
+from tests.worlds import pipelines_world
+from tests.worlds.pipelines_world import records_of
 
 pytestmark = pytest.mark.timeout(540)
 
@@ -191,8 +191,8 @@ def test_state_memory_and_checkpoint_stay_flat(headrace: Any, tmp_path: Path) ->
     flags = ["--minutes", str(REAL_MINUTES * REAL_SPEED), "--speed", str(REAL_SPEED)]
     command = [*RUN, *flags, "--bootstrap-servers", headrace.bootstrap_servers]
     command += ["--out", str(tmp_path / "out"), "-o", "json"]
-    flat = flat_runs.followed(command, tmp_path, tmp_path / "out/checkpoints")
+    flat = pipelines_world.followed(command, tmp_path, tmp_path / "out/checkpoints")
     print(json.dumps({"grown": flat.grown, "last": {what: values[-1] for what, values in flat.figures.items()}}))
     assert flat.summary["twins"] == 10_000, "the run has checked its numbers, too"
     if REAL_MINUTES >= 10:  # in the first minutes the heap of the JVM grows, and windows open
-        assert all(growth < flat_runs.GROWTH_MAX for growth in flat.grown.values()), flat.grown
+        assert all(growth < pipelines_world.GROWTH_MAX for growth in flat.grown.values()), flat.grown
