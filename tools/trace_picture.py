@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 if TYPE_CHECKING:
-    from tests.worlds.trace_collector import Span
+    from tests.worlds.telemetry_world import Span
 
 TARGET = ROOT / "docs" / "pictures" / "trace.svg"
 WIDTH, LABEL, ROW, TOP = 1_100, 280, 30, 44
@@ -111,7 +111,7 @@ def place_of(span: Span) -> str:
 
 def main() -> int:
     sys.path.insert(0, str(ROOT))
-    from tests.worlds.traced_copy import traced_copy
+    from tests.worlds.telemetry_world import traced_copy
 
     found = traced_copy()
     TARGET.write_text(drawn([found.sent, *found.spans]))

@@ -13,7 +13,7 @@ from headrace import LocalCluster
 from headrace_core.config.client_keys import PRODUCER
 from headrace_core.config.server_keys import SERVER
 from tests.docs import documented_pages as pages
-from tests.worlds.trace_collector import collector
+from tests.worlds.telemetry_world import collector
 from tests.worlds.waiting import until
 
 PAGE = "docs/traces.md"

@@ -14,7 +14,7 @@ import pytest
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace_core.metrics.catalog import METRICS
 from headrace_core.metrics.text import OPENMETRICS_TYPE
-from tests.worlds.scraping import Scrape, scrape, text_of
+from tests.worlds.telemetry_world import Scrape, scrape, text_of
 from tests.worlds.waiting import until
 
 _IN = "kafka_server_brokertopicmetrics_messagesin_total"

@@ -21,7 +21,7 @@ from headrace import Admin, ConfigResource, Consumer, LocalCluster, NewTopic, Pr
 from headrace_core.metrics import catalog
 from headrace_core.metrics.histogram import DURATION_BOUNDS_S
 from headrace_core.metrics.text import OPENMETRICS_TYPE
-from tests.worlds.scraping import Scrape, scrape, text_of
+from tests.worlds.telemetry_world import Scrape, scrape, text_of
 from tests.worlds.waiting import until
 
 _BTM = "kafka_server_brokertopicmetrics"

@@ -26,7 +26,7 @@ from headrace import (
 )
 from headrace.errors import OffsetMetadataTooLargeError, RecordTooLargeError
 from headrace_core.records import Record
-from tests.worlds.trace_collector import Collector, Span, collector, own_spans
+from tests.worlds.telemetry_world import Collector, Span, collector, own_spans
 from tests.worlds.waiting import until
 
 _names = itertools.count()

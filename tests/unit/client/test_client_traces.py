@@ -16,7 +16,7 @@ from headrace.settings import CONSUMER, PRODUCER, resolve
 from headrace.tracing import LINKS_MAX, ConsumerTraces, ProducerTraces
 from headrace_core.records import Record
 from tests.unit.client.test_accumulator import Harness
-from tests.worlds.trace_collector import own_spans
+from tests.worlds.telemetry_world import own_spans
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

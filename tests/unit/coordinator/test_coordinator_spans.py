@@ -18,7 +18,7 @@ from headrace_core.tracing import node
 from headrace_core.tracing.node import NodeSpan, NodeTraces, TraceSettings
 from headrace_core.unexpected import request_id_of
 from headrace_protos.v1 import groups_pb2, transactions_pb2
-from tests.worlds.trace_collector import Span, collector
+from tests.worlds.telemetry_world import Span, collector
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -12,7 +12,7 @@ from headrace_core.records import encode_batch
 from headrace_core.tracing.node import NodeTraces, TraceSettings
 from headrace_gateway.tracing import GatewayTraces, ending
 from headrace_protos.v1 import common_pb2, produce_pb2
-from tests.worlds.trace_collector import Collector, Span, collector
+from tests.worlds.telemetry_world import Collector, Span, collector
 
 SPAN_ID = "00f067aa0ba902b7"
 SAMPLED = f"00-4bf92f3577b34da6a3ce929d0e0e4736-{SPAN_ID}-01"

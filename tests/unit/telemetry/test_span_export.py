@@ -15,7 +15,7 @@ from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import InvalidConfigError
 from headrace_core.tracing.export import QUEUE_MAX, SpanExport
 from headrace_core.tracing.node import SPANS_PER_SECOND_MAX, NodeTraces, TraceSettings
-from tests.worlds.trace_collector import collector
+from tests.worlds.telemetry_world import collector
 from tests.worlds.waiting import check_in_time, until
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

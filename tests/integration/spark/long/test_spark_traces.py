@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_core.tracing.context import context_of
-from tests.worlds.trace_collector import Span
-from tests.worlds.traced_copy import UNTRACED, traced_copy
+from tests.worlds.telemetry_world import UNTRACED, Span, traced_copy
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -1,13 +1,20 @@
-"""A collector of OTLP over HTTP, and the spans of this process, for the tests of traces."""
+"""Metrics and traces of nodes: a scrape that reads as Prometheus does, a collector of OTLP over HTTP, the spans of
+this process, and the trace of a record that Spark copies."""
 
 from __future__ import annotations
 
 import functools
+import os
+import re
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from opentelemetry import trace
@@ -16,6 +23,72 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+from headrace_core.records import Record
+from tests.worlds.waiting import until
+
+_LINE = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)\Z")
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line of a scrape. ``node``: (role, id) of the node."""
+
+    node: tuple[str, int]
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+class Scrape:
+    """The samples of one scrape of all nodes."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self.samples = list(samples)
+
+    def of(self, name: str, **labels: str) -> list[Sample]:
+        """The samples of a name with exactly these labels; a label "*" may have any value."""
+        return [
+            each
+            for each in self.samples
+            if each.name == name
+            and each.labels.keys() == labels.keys()
+            and all(value in ("*", each.labels[label]) for label, value in labels.items())
+        ]
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum over all nodes."""
+        return sum(each.value for each in self.of(name, **labels))
+
+    def names(self) -> set[str]:
+        return {each.name for each in self.samples}
+
+
+def text_of(url: str, accept: str = "") -> str:
+    request = urllib.request.Request(url, headers={"Accept": accept} if accept else {})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def scrape(nodes: Iterable[Mapping[str, Any]]) -> Scrape:
+    """Scrape the nodes, which are rows of ``ps``; dead nodes are left out."""
+    return Scrape(
+        sample
+        for node in nodes
+        if node["pid"] is not None
+        for sample in samples_of(text_of(node["metrics"]), (node["role"], node["id"]))
+    )
+
+
+def samples_of(text: str, node: tuple[str, int] = ("", 0)) -> Iterator[Sample]:
+    """Parse a text. Raises AssertionError for a line that is neither a sample nor a comment."""
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            match = _LINE.match(line)
+            assert match is not None, line
+            yield Sample(node, match["name"], dict(_LABEL.findall(match["labels"] or "")), float(match["value"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +233,60 @@ class OwnSpans:
 def own_spans() -> OwnSpans:
     """Install a TracerProvider that samples everything and keeps the spans, and forget earlier spans."""
     return OwnSpans()
+
+
+DRIVER = Path(__file__).parents[1] / "integration" / "spark" / "trace_driver.py"
+UNTRACED = 1_000  #: Number of records before the traced record.
+#: Number of spans besides the producer's span: one append and two replications for each topic, one of the source, one
+#: of the sink.
+REMOTE_SPANS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCopy:
+    """``sent``: the producer's span. ``spans``: the trace's other spans. ``written``: the records of the copy."""
+
+    sent: Span
+    spans: list[Span]
+    written: list[Record]
+
+
+def traced_copy() -> TracedCopy:
+    """Send a traced record to ``orders``, let Spark copy the topic to ``paid``, and wait for the trace."""
+    own = own_spans()
+    with collector() as collecting:
+        config = {"otel.exporter.otlp.endpoint": collecting.url}
+        with LocalCluster(controllers=1, brokers=3, coordinators=1, config=config) as cluster:
+            servers = cluster.bootstrap_servers
+            with Admin(bootstrap_servers=servers) as admin:
+                admin.create_topics([NewTopic(name, 1, replication_factor=3) for name in ("orders", "paid")])
+            with Producer(bootstrap_servers=servers) as untraced:
+                untraced.send_many("orders", [b"untraced"] * UNTRACED).result(60)
+            with Producer(bootstrap_servers=servers, otel_traces_enable=True) as producer:
+                producer.send("orders", b"traced", headers={"shop": b"7"}).result(60)
+            _copy(servers, collecting)
+            (sent,) = own.named("send orders")
+            until(lambda: len(collecting.spans(sent.trace_id)) >= REMOTE_SPANS, lambda: str(collecting.spans()))
+            return TracedCopy(
+                replace(sent, service="the producer's program"),
+                collecting.spans(sent.trace_id),
+                list(_records(servers, TopicPartition("paid", 0))),
+            )
+
+
+def _copy(servers: str, collecting: Collector) -> None:
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collecting.url}
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), servers], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _records(servers: str, partition: TopicPartition) -> Iterator[Record]:
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        left = consumer.end_offsets([partition])[partition]
+        while left:
+            for record in until(lambda: consumer.poll(1.0)):
+                left -= 1
+                yield record
