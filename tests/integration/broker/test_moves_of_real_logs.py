@@ -10,8 +10,7 @@ import pytest
 
 from headrace_core.log.moving import MARKER
 from headrace_protos.v1 import admin_pb2
-from tests.worlds.broker_world import Cluster, Topic
-from tests.worlds.disk_world import Load, check_nothing_lost, directory_of
+from tests.worlds.broker_world import Cluster, Load, Topic, check_nothing_lost, directory_of
 from tests.worlds.waiting import until
 
 MIB = 1024 * 1024

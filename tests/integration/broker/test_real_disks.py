@@ -13,8 +13,17 @@ import pytest
 
 from headrace_core import errors
 from headrace_protos.v1 import offsets_pb2
-from tests.worlds.broker_world import Cluster, Topic
-from tests.worlds.disk_world import Load, check_nothing_lost, directory_of, free_bytes, mount, offline, run
+from tests.worlds.broker_world import (
+    Cluster,
+    Load,
+    Topic,
+    check_nothing_lost,
+    directory_of,
+    free_bytes,
+    mount,
+    offline,
+    run,
+)
 from tests.worlds.waiting import until
 
 DISK_FULL = errors.DiskFullError.number
