@@ -23,7 +23,7 @@ from headrace import (
 )
 from headrace.errors import InvalidArgumentError, InvalidRequestError, ThrottlingQuotaExceededError
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
-from tests.worlds.neighbours import Neighbour
+from tests.worlds.readers import Neighbour
 from tests.worlds.waiting import check_took
 
 RATE = 5_000_000

@@ -12,7 +12,7 @@ import pytest
 
 from headrace import Admin, LocalCluster, QuotaEntity
 from tests.integration.gateway.kafka_tools import KafkaTools
-from tests.worlds.neighbours import Neighbour
+from tests.worlds.readers import Neighbour
 from tests.worlds.waiting import check_took
 
 pytestmark = pytest.mark.timeout(300)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, LocalCluster, NewTopic, QuotaEntity
-from tests.worlds.neighbours import Neighbour
+from tests.worlds.readers import Neighbour
 
 pytestmark = pytest.mark.timeout(300)
 
