@@ -1,8 +1,7 @@
 """A broker without processes and without gRPC: the real handlers, replicas and writers on a file system in memory.
 
 The test makes the metadata; streams are fakes that collect the sent messages. A disk can therefore fail, stall or fill
-up, and a crash can lose every unsynced byte, while a handler is at work.
-"""
+up, and a crash can lose every unsynced byte, while a handler is at work."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_broker.budget import ByteBudget
 from headrace_broker.bulk_turns import BulkTurns
@@ -19,6 +18,8 @@ from headrace_broker.context import BrokerContext, BrokerLimits, BrokerMetrics
 from headrace_broker.deadlines import Deadlines
 from headrace_broker.handlers.fetch import FetchStream
 from headrace_broker.handlers.produce import ProduceStream
+from headrace_broker.leader_replica import ProducerTransaction
+from headrace_broker.partition.verification import WaitingRoom
 from headrace_broker.partition_table import PartitionTable
 from headrace_broker.placement import Assigned
 from headrace_broker.replication.follower_replica import FollowerReplica
@@ -27,6 +28,7 @@ from headrace_broker.roles import ReplicationStreams, Roles
 from headrace_broker.settings import BrokerIdentity, LogSettings
 from headrace_broker.storage import Storage
 from headrace_core.clock import SystemClock
+from headrace_core.errors import HeadraceError
 from headrace_core.log import format_directory
 from headrace_core.log.files import FileSystem
 from headrace_core.membership.metadata_state import MetadataState
@@ -347,3 +349,37 @@ def fetch(correlation_id: int, *topics: str, offset: int = 0, max_wait_ms: int =
             for topic in topics
         ],
     )
+
+
+class Verification(NamedTuple):
+    transaction: ProducerTransaction
+    partition: TopicPartition
+    done: Callable[[HeadraceError | None], None]
+
+    @property
+    def what(self) -> tuple[str, int, int, int, int]:
+        """(transactional id, producer id, epoch, version, partition)."""
+        return (*self.transaction[:4], self.partition.partition)
+
+
+class PlayedCoordinator:
+    """Replaces ``Verifier``: ``asked`` are the verifications without an answer."""
+
+    def __init__(self, room: WaitingRoom | None = None) -> None:
+        self.room = room or WaitingRoom()
+        self.asked: list[Verification] = []
+
+    def transaction(self, transactional_id: str, producer_id: int, epoch: int, version: int) -> ProducerTransaction:
+        return ProducerTransaction(transactional_id, producer_id, epoch, version, self._verify, self.room)
+
+    def _verify(
+        self,
+        transaction: ProducerTransaction,
+        partition: TopicPartition,
+        done: Callable[[HeadraceError | None], None],
+    ) -> None:
+        self.asked.append(Verification(transaction, partition, done))
+
+    def answer(self, error: HeadraceError | None = None, *, nth: int = 0) -> None:
+        """Answer the oldest verification, or the nth one."""
+        self.asked.pop(nth).done(error)

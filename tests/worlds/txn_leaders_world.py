@@ -32,8 +32,7 @@ from headrace_core.errors import ConcurrentTransactionsError, HeadraceError, Inv
 from headrace_core.records import decode_batch, encode_batch, read_header, split_batches
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2
-from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, produce
-from tests.worlds.transaction_coordinator import PlayedCoordinator, Verification
+from tests.worlds.solo_broker import BROKER_ID, FakeStream, PlayedCoordinator, SoloBroker, Verification, produce
 
 PARTITIONS = 2
 TIMEOUT_MS = 1_000

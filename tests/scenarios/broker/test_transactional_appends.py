@@ -20,8 +20,7 @@ from headrace_core.records import Compression, decode_batch, encode_batch, read_
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, produce_pb2, transactions_pb2
-from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, produce
-from tests.worlds.transaction_coordinator import PlayedCoordinator
+from tests.worlds.solo_broker import BROKER_ID, FakeStream, PlayedCoordinator, SoloBroker, produce
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".ljust(16, b".")
