@@ -6,14 +6,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import headrace
-from headrace import AsyncConsumer, AsyncProducer, Consumer, Producer
-from headrace.errors import BootstrapError, ClosedError
+from headrace import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
+from headrace.engine import connections
+from headrace.errors import BootstrapError, ClosedError, IllegalStateError
 from tests.scenarios.client.test_interrupted_closes import Coordinator, silent
 
 __all__ = ["silent"]
@@ -56,6 +59,20 @@ def test_start_names_each_address_and_its_failure(nobody: str, kind: str) -> Non
     assert "127.0.0.1:1: connection refused (nothing listens there; is the cluster up?)" in failed.value.message
     assert f"{nobody}: the address accepts connections" in failed.value.message
     call(client, "close")
+
+
+@pytest.mark.parametrize("off_s", [-3_600, 90_000])
+def test_a_clock_that_a_test_has_set_is_named_instead_of_the_address(
+    nobody: str, monkeypatch: pytest.MonkeyPatch, off_s: int
+) -> None:
+    real = time.time
+    monkeypatch.setattr(connections, "time", SimpleNamespace(time=lambda: real() + off_s, monotonic=time.monotonic))
+    with Consumer(bootstrap_servers=nobody, bootstrap_timeout_ms=60_000, request_timeout_ms=50) as consumer:
+        with pytest.raises(IllegalStateError, match=rf"differs from the machine's clock by {off_s} s, as under freeze"):
+            consumer.start()
+        consumer.assign([TopicPartition("t", 0)])
+        with pytest.raises(IllegalStateError, match="extend_ignore_list"):
+            consumer.poll(30)
 
 
 def test_start_that_failed_may_be_repeated(fake: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -12,7 +14,7 @@ from urllib.parse import quote
 import grpc.aio
 
 import headrace_core.rpc as rpc  # import rpc before grpc: rpc sets options that grpc reads at import
-from headrace_core.errors import HeadraceError, RequestTimedOutError
+from headrace_core.errors import HeadraceError, IllegalStateError, RequestTimedOutError
 from headrace_core.rpc import PLAINTEXT, ChannelPool, ChannelPurpose, Channels
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.security.gate import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY
@@ -39,6 +41,9 @@ Answer = TypeVar("Answer")
 #: Seconds without a response from a broker after which the client asks another node whether the silent broker is still
 #: the leader.
 SILENT_S = 2.0
+
+#: Difference in seconds between time.time() and the machine's clock that only a test makes.
+CLOCK_OFF_S = 1.0
 
 
 class Connections:
@@ -133,6 +138,24 @@ async def call(
         raise found
     finally:
         del found
+
+
+def check_clock() -> None:
+    """Raise IllegalStateError if a test has stopped or moved the clock of this process: gRPC then gives up its calls at
+    once, or never. A new pipe has the machine's time."""
+    ends = os.pipe()
+    try:
+        right_s = os.fstat(ends[0]).st_mtime
+    finally:
+        for end in ends:
+            os.close(end)
+    off_s = time.time() - right_s
+    if right_s and abs(off_s) > CLOCK_OFF_S:
+        raise IllegalStateError(
+            f"time.time() differs from the machine's clock by {off_s:.0f} s, as under freezegun or time-machine, and "
+            "gRPC needs the right time: let freezegun ignore three modules (freezegun.configure(extend_ignore_list=["
+            "'headrace', 'headrace_core', 'grpc'])), or use the client outside of the frozen time"
+        )
 
 
 async def pause(seconds: float, news: asyncio.Event) -> None:

@@ -31,7 +31,7 @@ from headrace_core.types import check_topic_name
 from headrace_protos.v1 import metadata_pb2
 
 from ..models import BrokerInfo
-from .connections import Connections, call
+from .connections import Connections, call, check_clock
 from .watch import MetadataWatch
 
 logger = logging.getLogger("headrace")
@@ -232,6 +232,8 @@ class MetadataCache:
                     if not error.retriable and error.code not in ("UNKNOWN_SERVER_ERROR", "UNSUPPORTED_VERSION"):
                         raise
                     failures[address] = error
+            if any(isinstance(error, RequestTimedOutError) for error in failures.values()):
+                check_clock()
             pause = self._backoff.delay_s(attempt)
             if time.monotonic() + pause >= give_up:
                 raise await self._bootstrap_error(failures, deadline)
