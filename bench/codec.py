@@ -79,7 +79,7 @@ class Workloads:
         assert batch.validate_crc()
         size = 0
         for record in batch:
-            size += len(record.value)
+            size += len(record.value)  # type: ignore[arg-type]  # every record has a value
         assert size == VALUE_BYTES * self.count
 
     def encode(self) -> None:
@@ -98,13 +98,13 @@ class Workloads:
     def decode(self) -> None:
         size = 0
         for record in _compiled.RecordIterator(self.batch, topic="t", partition=1):
-            size += len(record.value)
+            size += len(record.value)  # type: ignore[arg-type]  # every record has a value
         assert size == VALUE_BYTES * self.count
 
     def decode_list(self) -> None:
         size = 0
         for record in _compiled.decode_batch(self.batch, topic="t", partition=1):
-            size += len(record.value)
+            size += len(record.value)  # type: ignore[arg-type]  # every record has a value
         assert size == VALUE_BYTES * self.count
 
     def decode_lz4(self) -> None:

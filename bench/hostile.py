@@ -189,7 +189,7 @@ class SdkClient(Client):
         records = self._consumer.poll(timeout=0.2)
         if records and self._group is not None:
             self._consumer.commit()
-        return [record.value for record in records]
+        return [record.value or b"" for record in records]
 
     def _close(self) -> None:
         self._producer.close()

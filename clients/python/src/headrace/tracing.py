@@ -70,7 +70,7 @@ class SendTrace:
         if future.cancelled():
             span.end()
             return
-        error = future.exception()
+        error = future._failure()
         if error is not None:
             _end_with_error(span, error)
             return
@@ -86,7 +86,7 @@ class SendTrace:
             spans, self._spans = self._spans, ()
         if not spans:
             return
-        error = future.exception(0)
+        error = future._failure()
         for span in spans:
             if error is None:
                 span.end()

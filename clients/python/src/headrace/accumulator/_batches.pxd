@@ -8,6 +8,7 @@ cdef class Ledger:
     cdef readonly bint adaptive
     cdef public int state
     cdef public bint transactional
+    cdef public object unread  # called with a failed batch and the number of its records that nobody has read; or None
     cdef public Py_ssize_t buffered_bytes
     cdef readonly set unfinished
     cdef list _space_waiters
@@ -33,6 +34,7 @@ cdef class SendBatch:
     cdef readonly object error
     cdef public object watch  # concurrent.futures.wait's (_watching.py), or None
     cdef public object trace  # the context of the first traced record, or None
+    cdef public int reads  # the records of a failed batch whose error the program has read
     cdef object _event
     cdef list _waiters
 

@@ -175,6 +175,13 @@ cdef class SendBatch:
         self._waiters.append(waiter)
         return True
 
+    def __del__(self):
+        """Report the records of a failed batch that nobody has read and nobody can read any more: the program has
+        dropped their futures, which refer to the batch."""
+        unread = (<Ledger>self.queue.topic.accumulator).unread
+        if self.error is not None and self.reads < self.count and unread is not None:
+            unread(self, self.count - self.reads)
+
     def failure(self):
         """Return a copy of the error of a failed batch, else None. Each record's future raises its own copy, because a
         raised error gets a traceback, which refers to the caller's frame and usually to a future. The garbage collector

@@ -6,6 +6,7 @@ from ._batches cimport SendBatch
 cdef class RecordFuture:
     cdef SendBatch _batch
     cdef int _index
+    cdef bint _is_read
     cdef long long _timestamp_ms
 
     cdef int _wait(self, timeout) except -1
@@ -14,6 +15,7 @@ cdef class RecordFuture:
 cdef class AsyncRecordFuture:
     cdef SendBatch _batch
     cdef int _index
+    cdef bint _is_read
     cdef long long _timestamp_ms
     cdef list _callbacks
     cdef object _loop

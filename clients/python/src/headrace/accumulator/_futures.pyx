@@ -99,13 +99,24 @@ cdef class RecordFuture:
         if not self._batch.done:
             self._wait(timeout)
         if self._batch.error is not None:
-            raise self._batch.failure()
+            raise self._read()
         return self._batch.metadata(self._index, self._timestamp_ms)
 
     def exception(self, timeout=None):
         """Return the error of a failed record; None when the record was acknowledged. Waits like result."""
         if not self._batch.done:
             self._wait(timeout)
+        return self._read()
+
+    def _read(self):
+        """The error of the record, if it failed; the program has read it."""
+        if self._batch.error is not None and not self._is_read:
+            self._is_read = True
+            self._batch.reads += 1
+        return self._batch.failure()
+
+    def _failure(self):
+        """The error of the record, if it failed, for the SDK."""
         return self._batch.failure()
 
     def add_done_callback(self, callback):
@@ -137,6 +148,10 @@ cdef class AsyncRecordFuture:
         self._index = index
         self._timestamp_ms = timestamp_ms
 
+    @property
+    def __class__(self):  # (see RecordFuture)
+        return asyncio.Future
+
     def done(self):
         """Whether the record's outcome is known, or the future was cancelled."""
         return self._cancelled or self._batch.done
@@ -164,6 +179,17 @@ cdef class AsyncRecordFuture:
             raise asyncio.CancelledError
         if not self._batch.done:
             raise asyncio.InvalidStateError("the record has no outcome yet: await the future first")
+        return self._read()
+
+    def _read(self):
+        """The error of the record, if it failed; the program has read it."""
+        if self._batch.error is not None and not self._is_read:
+            self._is_read = True
+            self._batch.reads += 1
+        return self._batch.failure()
+
+    def _failure(self):
+        """The error of the record, if it failed, for the SDK."""
         return self._batch.failure()
 
     def get_loop(self):

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar, final
 
@@ -61,6 +61,8 @@ class SendBatch:
     watch: Watch | None
     #: The traceparent of the batch's first traced record or call; None for none.
     trace: str | None
+    #: The number of records of a failed batch whose error the program has read.
+    reads: int
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...
     def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> list[Any]:
@@ -152,6 +154,8 @@ class Accumulator:
     #: Whether the batches carry the transactional flag.
     transactional: bool
     buffered_bytes: int
+    #: Called with a failed batch and the number of its records whose error nobody has read, when nobody can any more.
+    unread: Callable[[SendBatch, int], object] | None
     awake: bool
     #: Whether a batch has become full: an asyncio caller then lets its event loop run.
     breathe: bool
@@ -247,7 +251,7 @@ class NativeAsyncProducer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> Awaitable[AsyncRecordFuture]: ...
+    ) -> Coroutine[Any, Any, AsyncRecordFuture]: ...
 
 @final
 class RecordFuture(Future[RecordMetadata]):
@@ -257,15 +261,7 @@ class RecordFuture(Future[RecordMetadata]):
     def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
 
 @final
-class AsyncRecordFuture:
+class AsyncRecordFuture(asyncio.Future[RecordMetadata]):
     def __init__(self, batch: SendBatch, index: int, timestamp_ms: int) -> None: ...
-    def done(self) -> bool: ...
-    def cancelled(self) -> bool: ...
-    def result(self) -> RecordMetadata: ...
     def exception(self) -> HeadraceError | None: ...
-    def get_loop(self) -> asyncio.AbstractEventLoop: ...
-    def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None: ...
-    def remove_done_callback(self, callback: Callable[[Any], object]) -> int: ...
-    def cancel(self, msg: Any = None) -> bool: ...
     def run_callbacks(self) -> None: ...
-    def __await__(self) -> Generator[Any, Any, RecordMetadata]: ...

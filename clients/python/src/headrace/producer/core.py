@@ -23,10 +23,11 @@ from headrace_core.errors import (
     IllegalStateError,
     InvalidArgumentError,
     RequestTimedOutError,
+    TransactionAbortedError,
 )
 from headrace_core.plurals import counted
 
-from ..accumulator import Accumulator, NoSuchPartition, TopicQueues
+from ..accumulator import Accumulator, NoSuchPartition, SendBatch, TopicQueues
 from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
 from ..engine.client import Engine
 from ..engine.io_thread import END_S, call_in, closed_error, forget, forked_error, lose
@@ -78,6 +79,7 @@ class ProducerCore:
             key_serializer=serializer(config["key.serializer"], "key.serializer"),
             value_serializer=serializer(config["value.serializer"], "value.serializer"),
         )
+        self.accumulator.unread = partial(_unread, self.metrics)
         self.traces: ProducerTraces | None = None
         if config["otel.traces.enable"]:
             from ..tracing import ProducerTraces
@@ -506,6 +508,7 @@ class ProducerCore:
             "record-send-total": m["record-send"].total,
             "record-error-rate": m["record-error"].rate(),
             "record-error-total": m["record-error"].total,
+            "record-error-unread-total": m["record-error-unread"].total,
             "record-retry-rate": m["record-retry"].rate(),
             "record-retry-total": m["record-retry"].total,
             "records-per-request-avg": m["records-per-request"].average(),
@@ -553,6 +556,23 @@ def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
             core.engine.io.call(core.sender.wake)
 
     return wake
+
+
+def _unread(metrics: Metrics, batch: SendBatch, count: int) -> None:
+    """``count`` records of a failed batch were not delivered, and the program has dropped their futures unread. Runs in
+    any thread. (The program knows of the records that it has aborted.)"""
+    error = batch.failure()
+    if error is None or isinstance(error, TransactionAbortedError):
+        return
+    metrics["record-error-unread"].record(count)
+    logger.warning(
+        "%s-%d: %s not delivered, and the program has not read the outcome (await, result(), exception()): %s: %s",
+        batch.queue.topic.name,
+        batch.queue.partition,
+        counted(count, "record"),
+        error.code,
+        error.message,
+    )
 
 
 def _no_span() -> None:

@@ -32,6 +32,7 @@ class ManyFuture:
         self._topic = topic
         self._runs = runs  # runs of records as [batch, first index, count]
         self._trace: SendTrace | None = None
+        self._is_read = False
 
     def traced(self, trace: SendTrace | None) -> ManyFuture:
         """End the spans of the call, if it has any, when every outcome is known, and before ``result`` returns.
@@ -64,6 +65,14 @@ class ManyFuture:
                 )
         if self._trace is not None:
             self._trace.many_done(self)
+        if not self._is_read:
+            self._is_read = True
+            for batch, _, count in self._runs:
+                batch.reads += count
+        return self._failure()
+
+    def _failure(self) -> HeadraceError | None:
+        """The first failure of the records, whose outcomes are known. The records count as unread."""
         return next((batch.failure() for batch, _, _ in self._runs if batch.error is not None), None)
 
     def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:

@@ -192,4 +192,4 @@ class Watch(Worker):
             consumer.seek_to_beginning(*self._partitions)
             while not self.is_stopped.is_set():
                 for record in consumer.poll(timeout=0.2):
-                    self.seen.append(Seen(alert_of(record.value), record.timestamp_ms, time.time() * 1000))
+                    self.seen.append(Seen(alert_of(record.value or b""), record.timestamp_ms, time.time() * 1000))
