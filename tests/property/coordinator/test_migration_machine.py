@@ -1,4 +1,4 @@
-"""Any order of events in groups that change their type (tests/worlds/migration_machine.py)."""
+"""Any order of events in groups that change their type."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from headrace_core.metadata import EMPTY_IMAGE, METADATA_VERSION
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import admin_pb2, cluster_pb2, cluster_pb2_grpc, common_pb2
-from tests.unit.controller.test_quorum_calls import CLUSTER, Controller, with_controllers
+from tests.worlds.controllers_world import CLUSTER_ID, Controller, with_controllers
 
 WAIT_S = 60
 
@@ -51,7 +51,7 @@ async def live_broker(controller: Controller, *, level: int = METADATA_VERSION) 
     """A broker that only makes calls. Its stream of heartbeats stays open: half a second after the stream's end the
     broker is fenced."""
     request = cluster_pb2.RegisterBrokerRequest(
-        cluster_id=CLUSTER, incarnation_id=os.urandom(16), directory_ids=[os.urandom(16)], wanted_broker_id=-1
+        cluster_id=CLUSTER_ID, incarnation_id=os.urandom(16), directory_ids=[os.urandom(16)], wanted_broker_id=-1
     )
     request.endpoints.add(listener="client", host="127.0.0.1", port=9)
     request.features.add(name="metadata.version", min_level=1, max_level=level)
@@ -230,7 +230,7 @@ async def registered_controllers(leader: Controller) -> set[int]:
     """Read the values as an observer of the metadata log sees them."""
     async with open_channel(leader.internal, ChannelPurpose.CONTROL) as channel:
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
-        call = stub.FollowMetadata(cluster_pb2.FollowMetadataRequest(cluster_id=CLUSTER))
+        call = stub.FollowMetadata(cluster_pb2.FollowMetadataRequest(cluster_id=CLUSTER_ID))
         image = EMPTY_IMAGE
         async for message in call:
             for batch in decode_batches(message.records):

@@ -1,4 +1,5 @@
-"""Random histories of an exactly-once sink: see tests/worlds/sink_world.py."""
+"""Random histories of an exactly-once sink: one transaction shard, drivers, their tasks and the leaders, in memory. A
+seed determines the order of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random histories of transactions with offsets of a group: see tests/worlds/transaction_offsets_world.py."""
+"""Random histories of a transaction shard (tests/worlds/transaction_world.py) and a group shard, whose offsets are a
+part of the transactions."""
 
 from __future__ import annotations
 
