@@ -304,3 +304,94 @@ def test_a_transaction_contains_no_partition_of_an_internal_topic(wire: KafkaWir
     )
     (topic,) = answer.results_by_topic_v3_and_below
     assert topic.results_by_partition[0].partition_error_code == TOPIC_AUTHORIZATION_FAILED
+
+
+# -- names, limits and ids, with the answers of Kafka 4.3
+
+
+@pytest.mark.parametrize("is_only_checked", [True, False])
+def test_a_topic_that_collides_with_an_existing_one_is_refused(wire: KafkaWire, is_only_checked: bool) -> None:
+    def created(name: str) -> int:
+        topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
+        (found,) = wire.ask(Api.CREATE_TOPICS, topics=[topic], timeout=10_000, validate_only=is_only_checked).topics
+        return int(found.error_code)
+
+    wire.ask(
+        Api.CREATE_TOPICS,
+        topics=[{"name": "in.all_metrics", "num_partitions": 1, "replication_factor": 1}],
+        timeout=10_000,
+    )
+    assert [created(name) for name in ("in_all.metrics", "in.all.metrics", "in_all_metrics")] == [17, 17, 17]
+    assert created("in.all_metrics") == TOPIC_ALREADY_EXISTS
+    assert created(f"in-all-metrics{is_only_checked}") == NONE
+    assert created("__cluster_metadata") == INVALID_REQUEST
+
+
+def committed(wire: KafkaWire, group: str, version: int = 9, **more: Any) -> int:
+    """The error code of a commit of orders-0."""
+    member = {"member_id": more.pop("member_id", ""), "generation_id_or_member_epoch": more.pop("generation", -1)}
+    partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": "", **more}
+
+    def answer() -> int | None:
+        topics = [{"name": "orders", "partitions": [partition]}]
+        found = wire.ask(Api.OFFSET_COMMIT, version, group_id=group, topics=topics, **member)
+        code: int = found.topics[0].partitions[0].error_code
+        return None if code in NOT_READY else code + 1
+
+    wire.ask(Api.FIND_COORDINATOR, 3, key=group, key_type=0)
+    return int(until(answer, "the coordinator to answer", 30.0)) - 1  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        ("a" * 4096, NONE),
+        ("a" * 4097, 12),
+        ("ä" * 4096, NONE),
+        ("ä" * 4097, 12),
+        ("€" * 4096, NONE),
+        ("😀" * 2048, NONE),
+        ("😀" * 2049, 12),
+        (None, NONE),
+    ],
+    ids=range(8),
+)
+def test_metadata_of_a_commit_is_limited_in_javas_characters(wire: KafkaWire, metadata: str | None, code: int) -> None:
+    assert committed(wire, "limits", committed_metadata=metadata) == code
+
+
+def test_clients_without_a_group_id_keep_offsets_under_the_empty_one(wire: KafkaWire) -> None:
+    """Clients of before KIP-289 did so. No member can join the group."""
+    unknown_member, invalid_group_id = 25, 24
+    for version in (2, 5, 8, 9):
+        assert committed(wire, "", version) == NONE
+        assert committed(wire, "", version, member_id="x", generation=1) == unknown_member
+    fetched = [{"name": "orders", "partition_indexes": [0]}]
+    for version in (1, 5, 7):
+        answer = wire.ask(Api.OFFSET_FETCH, version, group_id="", topics=fetched)
+        (found,) = answer.topics[0].partitions
+        assert (getattr(answer, "error_code", 0), found.error_code, found.committed_offset) == (NONE, NONE, 5)
+    for version in (8, 9):
+        (group,) = wire.ask(Api.OFFSET_FETCH, version, groups=[{"group_id": "", "topics": fetched}]).groups
+        assert (group.error_code, group.topics[0].partitions[0].committed_offset) == (NONE, 5)
+    for version in (0, 3):
+        assert (
+            wire.ask(Api.FIND_COORDINATOR, version, key="", **({"key_type": 0} if version else {})).error_code == NONE
+        )
+    (described,) = wire.ask(Api.DESCRIBE_GROUPS, groups=[""]).groups
+    assert (described.error_code, described.group_state) == (NONE, "Empty")
+    assert ("", "Empty") in [(each.group_id, each.group_state) for each in wire.ask(Api.LIST_GROUPS).groups]
+    joining = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer", "member_id": ""}
+    protocols = [{"name": "range", "metadata": b""}]
+    assert wire.ask(Api.JOIN_GROUP, 5, group_id="", protocols=protocols, **joining).error_code == invalid_group_id
+    assert wire.ask(Api.HEARTBEAT, group_id="", generation_id=1, member_id="x").error_code == invalid_group_id
+    assert wire.ask(Api.LEAVE_GROUP, group_id="", members=[{"member_id": "x"}]).error_code == invalid_group_id
+    named = [{"name": "orders", "partitions": [{"partition_index": 0}]}]
+    assert wire.ask(Api.OFFSET_DELETE, group_id="", topics=named).error_code == invalid_group_id
+    (found,) = wire.ask(Api.CONSUMER_GROUP_DESCRIBE, group_ids=[""]).groups
+    assert found.error_code == invalid_group_id
+    heartbeat = {"member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["orders"], "topic_partitions": []}
+    answer = wire.ask(Api.CONSUMER_GROUP_HEARTBEAT, group_id="", rebalance_timeout=1_000, **heartbeat)
+    assert answer.error_code == INVALID_REQUEST
+    assert [each.error_code for each in wire.ask(Api.DELETE_GROUPS, groups_names=[""]).results] == [NONE]
+    assert "" not in [each.group_id for each in wire.ask(Api.LIST_GROUPS).groups]

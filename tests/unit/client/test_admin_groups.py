@@ -213,9 +213,11 @@ def test_lag_and_rebalances_are_reported(world: StandinGroupsWorld, admin: Admin
 
 def test_what_makes_no_sense_is_refused_before_anybody_is_asked(world: StandinGroupsWorld, admin: Admin) -> None:
     for wrong in (
-        lambda: admin.describe_groups([""]),
         lambda: admin.describe_groups([7]),  # type: ignore[list-item]
-        lambda: admin.explain_group(""),
+        lambda: admin.explain_group(7),  # type: ignore[arg-type]
+        lambda: admin.alter_group_offsets("", {O0: 1}),
+        lambda: admin.delete_group_offsets("", [O0]),
+        lambda: admin.remove_group_members("", ["m"]),
     ):
         with pytest.raises(InvalidGroupIdError):
             wrong()

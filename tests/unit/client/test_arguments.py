@@ -92,7 +92,8 @@ partitions = Takes([TP], *partitions_in(lambda tp: [tp]), *NO_LIST)
 some_partitions = Takes([TP], *partitions_in(lambda tp: [tp]), 5, True)
 names = Takes(["t"], *NO_LIST, [5], [None], [SURROGATE], b"t")
 group = Takes("g", 5, None, "", SURROGATE)
-groups = Takes(["g"], 5, None, [5], [""], [SURROGATE])
+groups = Takes(["g", ""], 5, None, [5], [SURROGATE])  # old clients of Kafka commit under the empty id
+known_group = Takes("", 5, None, SURROGATE)
 broker = Takes(1, *NUMBERS, None)
 callback = Takes(print, 5, "print", coroutine)
 rebalanced = Takes(print, 5, "print")
@@ -358,8 +359,8 @@ ADMIN: dict[str, dict[str, Takes]] = {
     "list_groups": {"states": Takes(["stable"], 5, [5], ["nothing"], [SURROGATE])},
     "describe_groups": {"group_ids": groups, "raise_errors": flag},
     "describe_lag": {"group_ids": groups, "raise_errors": flag},
-    "explain_group": {"group_id": group},
-    "list_group_offsets": {"group_id": group, "partitions": some_partitions, "require_stable": flag},
+    "explain_group": {"group_id": known_group},
+    "list_group_offsets": {"group_id": known_group, "partitions": some_partitions, "require_stable": flag},
     "alter_group_offsets": {
         "group_id": group,
         "offsets": Takes(offsets_of_group.good, None, *offsets_of_group.bad),

@@ -134,7 +134,23 @@ def test_a_member_fetches_at_its_epoch_and_anybody_without_one() -> None:
         world.fetch("g", member_id="m1", member_epoch=6)
 
 
-@pytest.mark.parametrize("group_id", ["", "g" * 32_768, "ä" * 16_384])
+def test_the_empty_group_id_has_offsets_but_no_members() -> None:
+    """Kafka's clients of before KIP-289 commit under it if they have no group.id. The answers are Kafka 4.3's."""
+    world = OffsetsWorld()
+    world.commit("", OffsetToCommit("t", 0, 5))
+    assert [each.offset for each in world.fetch("").values()] == [5]
+    assert list(world.successor().book) == list(world.logic.book)
+    with pytest.raises(UnknownMemberIdError):
+        world.commit("", OffsetToCommit("t", 0, 6), member_id="m", member_epoch=1)
+    with pytest.raises(InvalidGroupIdError):
+        world.logic.delete(DeleteOffsets("", ()))
+    with pytest.raises(InvalidGroupIdError):
+        world.send("", OffsetToCommit("t", 0, 6))
+    world.log += world.logic.remove_group("")
+    assert world.fetch("") == {}
+
+
+@pytest.mark.parametrize("group_id", ["g" * 32_768, "ä" * 16_384])
 def test_group_ids_that_no_record_holds_are_refused(group_id: str) -> None:
     world = OffsetsWorld()
     with pytest.raises(InvalidGroupIdError):
@@ -145,22 +161,35 @@ def test_group_ids_that_no_record_holds_are_refused(group_id: str) -> None:
         world.logic.delete(DeleteOffsets(group_id, ()))
 
 
-def test_metadata_is_measured_in_bytes_and_refused_for_its_partition_only() -> None:
-    world = OffsetsWorld(OffsetSettings(metadata_bytes_max=10))
-    decision = world.commit(
-        "g", OffsetToCommit("t", 0, 1, metadata="x" * 10), OffsetToCommit("t", 1, 1, metadata="ä" * 6)
-    )
+@pytest.mark.parametrize(
+    ("fits", "does_not"),
+    [
+        ("x" * 10, "x" * 11),
+        ("ä" * 10, "ä" * 11),
+        ("€" * 10, "€" * 11),
+        ("😀" * 5, "😀" * 6),
+        ("😀" * 4 + "xy", "😀" * 5 + "x"),
+    ],
+)
+def test_metadata_is_measured_in_javas_characters_and_refused_for_its_partition_only(fits: str, does_not: str) -> None:
+    world = OffsetsWorld(OffsetSettings(metadata_chars_max=10))
+    decision = world.commit("g", OffsetToCommit("t", 0, 1, metadata=fits), OffsetToCommit("t", 1, 1, metadata=does_not))
     assert _codes(decision) == [None, "OFFSET_METADATA_TOO_LARGE"]
     assert len(decision.records) == 1
     assert list(world.fetch("g")) == [("t", 0)]
+    assert list(world.successor().book) == list(world.logic.book)
 
 
 def test_metadata_that_no_reader_of_kafkas_takes_is_refused_whatever_the_settings_say() -> None:
-    world = OffsetsWorld(OffsetSettings(metadata_bytes_max=100_000))
+    world = OffsetsWorld(OffsetSettings(metadata_chars_max=100_000))
     decision = world.commit(
-        "g", OffsetToCommit("t", 0, 1, metadata="x" * 32_767), OffsetToCommit("t", 1, 1, metadata="x" * 32_768)
+        "g",
+        *(
+            OffsetToCommit("t", at, 1, metadata=text)
+            for at, text in enumerate(("x" * 32_767, "x" * 32_768, "ä" * 16_384))
+        ),
     )
-    assert _codes(decision) == [None, "OFFSET_METADATA_TOO_LARGE"]
+    assert _codes(decision) == [None, "OFFSET_METADATA_TOO_LARGE", "OFFSET_METADATA_TOO_LARGE"]
 
 
 def test_what_is_no_offset_of_any_partition_is_refused_by_itself() -> None:

@@ -21,7 +21,6 @@ from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     FencedShardEpochError,
-    InvalidGroupIdError,
     InvalidRequestError,
     NotCoordinatorError,
     NotEnoughReplicasError,
@@ -192,8 +191,6 @@ def test_it_serves_the_shards_that_the_metadata_gives_it_and_no_other() -> None:
         for number in (2, 3):  # another coordinator's, and unowned
             with pytest.raises(NotCoordinatorError, match=f"{OFFSETS_TOPIC}-{number}"):
                 owner.shards.of_group(owner.group_of(number))
-        with pytest.raises(InvalidGroupIdError):
-            owner.shards.of_group("")
 
     scenario(test)
 

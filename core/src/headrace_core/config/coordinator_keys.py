@@ -77,7 +77,8 @@ OFFSETS = (
     honoured(
         "offset.metadata.max.bytes",
         4_096,
-        "The largest number of bytes of the metadata text that a consumer may commit with an offset.",
+        "The largest number of characters (UTF-16, as in Java) of the metadata text that a consumer may commit with an "
+        "offset.",
     ),
     honoured(
         "offsets.load.buffer.size",

@@ -16,7 +16,6 @@ from headrace_protos.v1 import metadata_pb2
 from ..errors import (
     CoordinatorNotAvailableError,
     HeadraceError,
-    InvalidGroupIdError,
     InvalidRequestError,
     InvalidTopicError,
     LeaderNotAvailableError,
@@ -249,8 +248,8 @@ class MetadataView:
 
     def _coordinator_of(self, image: MetadataImage, topic: str, key: str) -> metadata_pb2.CoordinatorOfKey:
         try:
-            if not key:
-                raise InvalidGroupIdError("the group id or transactional id is empty: set group.id or transactional.id")
+            if not key and topic == TRANSACTIONS_TOPIC:
+                raise InvalidRequestError("the transactional id is empty: set transactional.id")
             owner = owner_of(image, topic, key)
             endpoint = self._endpoint_of(owner.coordinator)
             if endpoint is None:

@@ -87,7 +87,7 @@ def _decided() -> list[ShardRecord]:
     """Commits with and without a topic id, long texts, texts in other scripts, extreme numbers, deletions, and
     Headrace's own records."""
     groups: Any = _NoGroups()
-    logic = OffsetsLogic(groups, OffsetSettings(metadata_bytes_max=100_000))
+    logic = OffsetsLogic(groups, OffsetSettings(metadata_chars_max=100_000))
     log: list[ShardRecord] = [ShardRecord(int(RecordKind.CLAIM).to_bytes(2, "big"), b"\x00\x00\x92\x07\x01")]
 
     def commit(group_id: str, *offsets: OffsetToCommit) -> None:

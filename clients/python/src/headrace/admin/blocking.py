@@ -525,7 +525,7 @@ class Admin(Face):
     def explain_group(self, group_id: str, *, timeout: float | None = None) -> list[Rebalance]:
         """The last rebalances of a group (at most 20, oldest first): time, cause, partitions moved, and how long a
         partition had no reader. Raises GroupIdNotFoundError."""
-        wanted = groups.wanted_group(group_id)
+        wanted = groups.wanted_group(group_id, may_be_empty=True)
         return self._run(lambda calls: groups.explain_group(calls, wanted, timeout))
 
     def list_group_offsets(
@@ -539,7 +539,8 @@ class Admin(Face):
         """The committed offsets of a group (Kafka's listConsumerGroupOffsets), of all partitions or of ``partitions``;
         None for a partition without a committed offset. A group that does not exist has no offsets. ``require_stable``:
         wait until no transaction with offsets of the group is pending (KIP-447)."""
-        group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions)
+        group = groups.wanted_group(group_id, may_be_empty=True)
+        wanted = groups.wanted_partitions(partitions)
         return self._run(
             lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout),
             require_stable=require_stable,

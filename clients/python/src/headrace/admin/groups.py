@@ -44,9 +44,10 @@ _ATTEMPT_TIMEOUT_S = 2 * ATTEMPT_TIMEOUT_S
 # ---------------------------------------------------------------------------
 
 
-def wanted_group(group_id: str) -> str:
-    """Raises InvalidGroupIdError."""
-    if not isinstance(group_id, str) or not group_id:
+def wanted_group(group_id: str, *, may_be_empty: bool = False) -> str:
+    """Raises InvalidGroupIdError. Old clients of Kafka without a group.id commit offsets under the empty id, which only
+    some calls accept."""
+    if not isinstance(group_id, str) or not (group_id or may_be_empty):
         raise InvalidGroupIdError(f"group id {group_id!r}: must be a string that is not empty")
     return arguments.text("group id", group_id)
 
@@ -54,7 +55,7 @@ def wanted_group(group_id: str) -> str:
 def wanted_groups(group_ids: Iterable[str] | str) -> list[str]:
     """The group ids in order, without duplicates; a single text becomes a list of one. Raises InvalidGroupIdError."""
     given = [group_ids] if isinstance(group_ids, str) else arguments.items("group_ids", group_ids, "group ids")
-    return list(dict.fromkeys(map(wanted_group, given)))
+    return list(dict.fromkeys(wanted_group(each, may_be_empty=True) for each in given))
 
 
 def wanted_states(states: Iterable[str] | str | None) -> list[str]:

@@ -9,7 +9,7 @@ would refuse a decision that exceeds a batch, and the shard would drop its state
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
@@ -26,6 +26,7 @@ from headrace_core.errors import (
     InvalidRequestError,
     InvalidTopicError,
     OffsetMetadataTooLargeError,
+    StaleMemberEpochError,
     TransactionAbortableError,
     TransactionCoordinatorFencedError,
     UnknownMemberIdError,
@@ -86,6 +87,7 @@ from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
+COMMITTERS_MAX = 10_000  #: Maximum number of members whose last commit is remembered.
 UTF8_BYTES_MAX = 4  #: Maximum number of bytes of a character in UTF-8.
 
 
@@ -93,12 +95,12 @@ UTF8_BYTES_MAX = 4  #: Maximum number of bytes of a character in UTF-8.
 class OffsetSettings:
     """Limits of commits.
 
-    ``metadata_bytes_max``: offset.metadata.max.bytes. ``commit_bytes_max``: maximum size of the batch that one commit
-    writes, or the commit of a transaction's pending offsets; it must be below max.message.bytes of
-    ``__consumer_offsets``. ``retention``: the time after which committed offsets expire.
+    ``metadata_chars_max``: offset.metadata.max.bytes, which Kafka counts in UTF-16 characters. ``commit_bytes_max``:
+    maximum size of the batch that one commit writes, or the commit of a transaction's pending offsets; it must be below
+    max.message.bytes of ``__consumer_offsets``. ``retention``: the time after which committed offsets expire.
     """
 
-    metadata_bytes_max: int = from_key(SERVER, "offset.metadata.max.bytes")
+    metadata_chars_max: int = from_key(SERVER, "offset.metadata.max.bytes")
     commit_bytes_max: int = 1_000_000
     retention: RetentionSettings = field(default_factory=RetentionSettings)
 
@@ -106,7 +108,7 @@ class OffsetSettings:
 class OffsetsLogic:
     """The committed offsets of one shard. ``groups`` is used only to look up members and subscriptions."""
 
-    __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "_verifications", "book", "lags")
+    __slots__ = ("_doomed", "_groups", "_sequences", "_settings", "_sweep", "_topics", "_verifications", "book", "lags")
 
     def __init__(self, groups: GroupStateMachine, settings: OffsetSettings) -> None:
         self._groups = groups
@@ -115,6 +117,8 @@ class OffsetsLogic:
         self._topics: Mapping[str, Topic] | None = None  # topics of the metadata; None until they are set
         self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
         self._verifications = Verifications()
+        #: The number of each member's last commit, for the members that committed last.
+        self._sequences: OrderedDict[tuple[str, str], int] = OrderedDict()
         self.book = OffsetBook()
         self.lags = LagBook()
 
@@ -143,6 +147,7 @@ class OffsetsLogic:
         The commit also removes the pending offsets of its partitions. An open transaction got them before this commit,
         so they would be older than the committed offset (Kafka compares the log offsets of both records)."""
         self._check_committer(request)
+        self._check_order(request)
         results, accepted = self._accepted(request, now_ms)
         overtaken = self._without(self._pending(request.group_id, (partition for partition, _ in accepted)))
         records = tuple(
@@ -155,7 +160,23 @@ class OffsetsLogic:
         for key, after in overtaken.items():
             self.book.pending.apply(key, after)
         self._groups.committed(request.group_id, request.member_id, now_ms)
+        if request.sequence:
+            committer = request.group_id, request.member_id
+            self._sequences[committer] = request.sequence
+            self._sequences.move_to_end(committer)
+            if len(self._sequences) > COMMITTERS_MAX:
+                self._sequences.popitem(last=False)
         return Decision(records, OffsetsCommitted(results))
+
+    def _check_order(self, request: CommitOffsets) -> None:
+        """Guard: an attempt that the member has given up, and that arrives after the member's next commit, must not
+        reset the offsets. (Kafka's consumers have no numbers.)"""
+        last = self._sequences.get((request.group_id, request.member_id), 0)
+        if 0 < request.sequence < last:
+            raise StaleMemberEpochError(
+                f"group {request.group_id!r}: commit {request.sequence} of member {request.member_id!r} arrived after "
+                f"the member's commit {last}, and changes nothing"
+            )
 
     def _accepted(
         self, request: CommitOffsets, now_ms: int
@@ -288,7 +309,7 @@ class OffsetsLogic:
         """A request that names no member may commit in a transaction while the group has members, as in Kafka. Clients
         such as aiokafka and sarama name only the group, as all clients did before KIP-447."""
         group_id = request.group_id
-        _check_group_id(group_id)
+        _check_group_id(group_id, may_be_empty=not in_transaction)
         epoch = _epoch(request)
         if in_transaction and epoch < 0 and not request.member_id and request.instance_id is None:
             return
@@ -325,12 +346,16 @@ class OffsetsLogic:
             return InvalidRequestError(
                 f"{_where(offset)}: the topic id has {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}"
             )
-        limit = min(self._settings.metadata_bytes_max, STRING_BYTES_MAX)
-        if len(offset.metadata) > limit // UTF8_BYTES_MAX and (size := len(offset.metadata.encode())) > limit:
+        metadata, limit = offset.metadata, self._settings.metadata_chars_max
+        if len(metadata) > limit // 2 and (size := len(metadata.encode("utf-16-le")) // 2) > limit:
             return OffsetMetadataTooLargeError(
-                f"{_where(offset)}: the metadata has {size} bytes, more than the limit of {limit}: the smaller of "
-                f"offset.metadata.max.bytes and {STRING_BYTES_MAX} bytes (the maximum in Kafka's record); commit "
-                "shorter metadata"
+                f"{_where(offset)}: the metadata has {size} UTF-16 characters, more than offset.metadata.max.bytes="
+                f"{limit}; commit shorter metadata"
+            )
+        if len(metadata) > STRING_BYTES_MAX // UTF8_BYTES_MAX and (size := len(metadata.encode())) > STRING_BYTES_MAX:
+            return OffsetMetadataTooLargeError(
+                f"{_where(offset)}: the metadata has {size} bytes, more than the {STRING_BYTES_MAX} that fit into "
+                "Kafka's record; commit shorter metadata"
             )
         return self._unknown(offset) if self._topics is not None else None
 
@@ -362,7 +387,7 @@ class OffsetsLogic:
     def fetch(self, request: FetchOffsets, now_ms: int) -> Decision:
         """Kafka's OffsetFetch; a group without offsets gets "no offset" for each partition. Raises the errors of
         check_fetch."""
-        _check_group_id(request.group_id)
+        _check_group_id(request.group_id, may_be_empty=True)
         epoch = _epoch(request)
         if self._groups.exists(request.group_id):
             self._groups.check_fetch(request.group_id, request.member_id, epoch)
@@ -627,8 +652,10 @@ def _where(offset: OffsetToCommit) -> str:
     return f"{offset.topic}-{offset.partition}"
 
 
-def _check_group_id(group_id: str) -> None:
-    if not group_id:
+def _check_group_id(group_id: str, *, may_be_empty: bool = False) -> None:
+    """Clients of before KIP-289 without a group.id store offsets under the empty id, as in Kafka; no member can join
+    this group."""
+    if not group_id and not may_be_empty:
         raise InvalidGroupIdError("the group id is empty: set group.id")
     if len(group_id.encode()) > STRING_BYTES_MAX:
         raise InvalidGroupIdError(

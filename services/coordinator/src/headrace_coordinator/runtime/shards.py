@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 
 from headrace_core.errors import (
     CoordinatorNotAvailableError,
-    InvalidGroupIdError,
     InvalidRequestError,
     NotCoordinatorError,
 )
@@ -56,11 +55,8 @@ class Shards:
         self._closed = False
 
     def of_group(self, group_id: str) -> ShardRunner:
-        """The runner of the shard to which a group belongs. Raises InvalidGroupIdError, CoordinatorNotAvailableError if
-        the topic of the shards does not exist yet, and NotCoordinatorError if the metadata names another coordinator as
-        owner."""
-        if not group_id:
-            raise InvalidGroupIdError("the group id is empty: set group.id")
+        """The runner of the shard to which a group belongs. Raises CoordinatorNotAvailableError if the topic of the
+        shards does not exist yet, and NotCoordinatorError if the metadata names another coordinator as owner."""
         return self._of(OFFSETS_TOPIC, group_id, "group")
 
     def of_transactional_id(self, transactional_id: str) -> ShardRunner:

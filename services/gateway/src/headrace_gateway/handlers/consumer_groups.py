@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InvalidRequestError
 from headrace_core.node.ids import id_to_text, random_id
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
@@ -23,6 +23,8 @@ _MEMBERS_CHOOSE_IDS = 1  #: First version of ConsumerGroupHeartbeat in which mem
 
 async def consumer_group_heartbeat(call: Call, request: Message) -> Fields:
     call.require(READ, GROUP_RESOURCE, request.group_id)
+    if not request.group_id:
+        raise InvalidRequestError("the group id is empty: set group.id")
     for name in dict.fromkeys(request.subscribed_topic_names or ()):
         call.require(DESCRIBE, TOPIC, name)
     member_id = request.member_id

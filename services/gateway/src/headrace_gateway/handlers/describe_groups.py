@@ -11,6 +11,7 @@ from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     GroupIdNotFoundError,
     HeadraceError,
+    InvalidGroupIdError,
     TopicAuthorizationFailedError,
 )
 from headrace_core.metadata.shards import address_of
@@ -91,6 +92,8 @@ async def consumer_group_describe(call: Call, request: Message) -> Fields:
     """Describe groups of KIP-848 (ConsumerGroupDescribe)."""
 
     def described(group: Any) -> Fields:
+        if not group.group_id:
+            return failed("", InvalidGroupIdError.number, "The group id is empty.")
         if group.type != CONSUMER:
             text = f"Group {group.group_id} is not a consumer group."
             return failed(group.group_id, GroupIdNotFoundError.number, text)
