@@ -16,6 +16,7 @@ from headrace.consumer.group import GroupConsumer
 from headrace.group.member import Assign, Member
 from headrace_coordinator.group import rebalancing, reconciling
 from headrace_coordinator.group.reconciling import advance
+from headrace_coordinator.offsets.logic import OffsetsLogic
 from headrace_core.errors import HeadraceError, StaleMemberEpochError
 from tests.worlds.sdk_group_world import GRACE_S, TOPIC, Program, Scenario, Shard, run, until
 
@@ -116,7 +117,19 @@ async def its_committed_offsets_come_late(shard: Shard, rng: random.Random) -> N
     await asyncio.sleep(2.0)
 
 
+async def its_commit_arrives_after_a_later_one(shard: Shard, rng: random.Random) -> None:
+    """Nothing else happens: the first attempt is late, the second one is not, and further commits follow."""
+    one = await one_static(shard, rng)
+    one.network.requests_late_s["CommitOffsets"] = 3.0
+    await asyncio.sleep(0.5)
+    one.network.requests_late_s.clear()
+    before = shard.committed[0]
+    await until(lambda: shard.committed[0] > before)
+    await asyncio.sleep(5.0)
+
+
 STORIES: tuple[Scenario, ...] = (
+    its_commit_arrives_after_a_later_one,
     a_static_member_is_cut_off,
     its_caller_is_busy,
     its_commit_arrives_under_the_next_ownership,
@@ -132,8 +145,8 @@ def test_no_commit_sets_an_offset_back(story: Scenario) -> None:
 # -- random schedules --------------------------------------------------------------------------------------------------
 
 
-#: Calls are late by less than the SDK's request timeout (Program), after which it sends a commit again.
-LATE_S = 1.5
+#: Calls are late by more than the SDK's request timeout (Program), after which it sends a commit again.
+LATE_S = 3.0
 
 
 async def anything(shard: Shard, rng: random.Random) -> None:
@@ -203,6 +216,10 @@ def a_commit_has_the_newest_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupConsumer, "_ended", lambda self: {})
 
 
+def commits_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OffsetsLogic, "_check_order", lambda self, request: None)
+
+
 def an_assign_in_progress_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, begin = Member._go_on, Member.begin
 
@@ -226,6 +243,7 @@ def an_assign_in_progress_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         (what_was_taken_is_forgotten, a_static_member_is_cut_off),
         (neither_side_remembers, its_caller_is_busy),
         (a_commit_has_the_newest_epoch, its_commit_arrives_under_the_next_ownership),
+        (commits_have_no_numbers, its_commit_arrives_after_a_later_one),
         (an_assign_in_progress_goes_on, its_committed_offsets_come_late),
     ],
     ids=lambda each: each.__name__,

@@ -45,6 +45,7 @@ def test_a_commit_is_of_the_epoch_in_which_it_was_asked_for_however_late_it_is_m
         coordinators.may_answer.set()
         await asyncio.gather(first, second, third)
         assert [(asked.member_id, asked.member_epoch) for asked in coordinators.asked] == [("m", 5), ("m", 5), ("m", 7)]
+        assert [asked.sequence for asked in coordinators.asked] == [1, 2, 3]
 
     asyncio.run(scenario())
 
@@ -92,5 +93,6 @@ def test_a_commit_of_several_requests_is_whole_before_a_later_one_begins() -> No
         await asyncio.gather(earlier, transaction, later)
         assert sent_before == [2], "the transaction waited for both requests of the earlier commit"
         assert [len(asked.offsets) for asked in coordinators.asked] == [PAGE, 1, 1]
+        assert [asked.sequence for asked in coordinators.asked] == [1, 1, 2]
 
     asyncio.run(scenario())

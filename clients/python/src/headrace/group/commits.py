@@ -72,6 +72,7 @@ class Commits:
         self._topic_id_of = topic_id_of
         self._ended = ended
         self._turn = asyncio.Lock()
+        self._sequence = 0
 
     async def commit(
         self,
@@ -99,6 +100,8 @@ class Commits:
                 await self._turn.acquire()
         except TimeoutError:
             raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
+        # By the number, the coordinator refuses an attempt that arrives after a later commit.
+        self._sequence += 1
         try:
             for who, theirs in by_member:
                 for page in pages(list(theirs.items()), limit_of("Groups/CommitOffsets", "offsets")):
@@ -130,7 +133,11 @@ class Commits:
     ) -> None:
         """Send one OffsetCommit request, and repeat it until it succeeds."""
         request = groups_pb2.CommitOffsetsRequest(
-            group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
+            group_id=self._group_id,
+            member_id=who.member_id,
+            member_epoch=who.epoch,
+            instance_id=who.instance_id,
+            sequence=self._sequence if who.member_id else 0,
         )
         for tp, each in offsets.items():
             request.offsets.add(

@@ -63,7 +63,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     @traced(offsets_committed)
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
         async with Turns(len(request.offsets)) as turns:
-            asked = await messages.commit_offsets(request, turns)
+            asked = (await messages.commit_offsets(request, turns))._replace(sequence=request.sequence)
             committed = await turns.outside(self._ask(request.group_id, asked))
             return groups_pb2.CommitOffsetsResponse(results=await messages.partition_outcomes(committed.results, turns))
 

@@ -31,13 +31,14 @@ class OffsetToCommit(NamedTuple):
 
 class CommitOffsets(NamedTuple):
     """Kafka's OffsetCommit. ``member_epoch`` is -1, without a member id, for an admin or for a consumer that assigns
-    partitions to itself."""
+    partitions to itself. ``sequence``: the number of the commit among the member's commits; 0: without a number."""
 
     group_id: str
     offsets: tuple[OffsetToCommit, ...]
     member_id: str = ""
     member_epoch: int = NO_EPOCH
     instance_id: str | None = None
+    sequence: int = 0
 
 
 class PartitionResult(NamedTuple):
