@@ -6,11 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from headrace_spark.errors import NullTopicError, SinkSchemaError
 from headrace_spark.schema import RECORD_WITH_HEADERS
 from headrace_spark.sink_columns import SinkColumns, check_columns, rows_by_topic
+from headrace_spark.sink_task import gathered
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -132,3 +135,25 @@ def test_a_null_topic_is_reported_with_the_rows_facts_and_nothing_is_sent() -> N
     given = table(topic=["a", None], key=["x", "who"], value=["1", "what" * 40])
     with pytest.raises(NullTopicError, match=r"null in row 71 of this task \(key='who', value='what.{35}\.\.\.\)"):
         next(rows_by_topic(given, BY_ROW, None, 70))
+
+
+@given(
+    topics=st.lists(st.sampled_from(["orders", "clicks", "a", "zz"]), max_size=150),
+    batch_rows=st.integers(1, 20),
+    size=st.sampled_from([1, 200, 1_000, 1 << 20]),
+    by_row=st.booleans(),
+)
+def test_rows_of_each_topic_keep_their_order(topics: list[str], batch_rows: int, size: int, by_row: bool) -> None:
+    """From Spark's batches to the tables that ``send_arrow`` gets."""
+    rows = pa.table({"topic": pa.array(topics, pa.string()), "value": pa.array(range(len(topics)), pa.int64())})
+    columns = SinkColumns(("value",), by_row=by_row, ignored=())
+    found: dict[str, list[int]] = {}
+    first = 0
+    for table in gathered(rows.to_batches(max_chunksize=batch_rows), size):
+        for topic, part in rows_by_topic(table, columns, None if by_row else "all", first):
+            found.setdefault(topic, []).extend(part["value"].to_pylist())
+        first += table.num_rows
+    expected: dict[str, list[int]] = {}
+    for number, topic in enumerate(topics):
+        expected.setdefault(topic if by_row else "all", []).append(number)
+    assert found == expected

@@ -2,7 +2,8 @@
 
 Rows are encoded chunk by chunk, so that the encoded rows that are not sent yet stay below ``buffer.memory``. The
 partition of a row is its column ``partition`` if that is set, otherwise the partition of its key. A row without a
-``partition`` and without a key gets the sticky partition, which changes from batch to batch.
+``partition`` and without a key gets the sticky partition, which changes from batch to batch. Each row has its partition
+before the rows are grouped, so the rows of a partition keep their order, whatever their columns.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
             continue
         count = len(queues.queues)
         core.check_open()  # a closed producer has dropped its queues
-        partitions = _partitions(core, chunk, count)
+        partitions = _with_sticky(queues, _partitions(core, chunk, count), max(int(limit * FILL / row_bytes), 1))
         chunk = chunk.combine_chunks()
         order = pc.sort_indices(partitions)  # a stable sort: the rows of a partition keep their order
         runs = pc.run_end_encode(partitions.take(order))
@@ -106,9 +107,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
             rows = order.slice(begin, end - begin)
             begin = end
             for data, count in _encoded(chunk, start, now_ms, {**options, "rows": rows}):
-                if partition < 0:
-                    queues.choose_sticky()
-                yield (queues.sticky if partition < 0 else partition), data, count
+                yield partition, data, count
 
 
 def _encoded(chunk: pa.Table, first_row: int, now_ms: int, options: dict[str, Any]) -> list[tuple[bytes, int]]:
@@ -120,6 +119,20 @@ def _encoded(chunk: pa.Table, first_row: int, now_ms: int, options: dict[str, An
         raise at_row_of_table(
             error, lambda index: first_row + (index if rows is None else int(rows[index].as_py()))
         ) from None
+
+
+def _with_sticky(queues: Any, partitions: pa.Array, batch_rows: int) -> pa.Array:
+    """Put a sticky partition in place of each -1, and choose the next one after ``batch_rows`` of these rows."""
+    is_sticky = pc.less(partitions, 0)
+    number = pc.cumulative_sum(is_sticky.cast(pa.int32()))  # of each sticky row, from 1
+    chosen = []
+    for _ in range(0, number[-1].as_py(), batch_rows):
+        queues.choose_sticky()
+        chosen.append(queues.sticky)
+    if not chosen:
+        return partitions
+    batch = pc.divide(pc.max_element_wise(pc.subtract(number, 1), 0), batch_rows)
+    return pc.if_else(is_sticky, pa.array(chosen, pa.int32()).take(batch), partitions)
 
 
 def _partitions(core: Any, chunk: pa.Table, count: int) -> pa.Array:
