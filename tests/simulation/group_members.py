@@ -158,6 +158,7 @@ class SimMember(Caller):
         self._revoking: dict[int, Revoke] = {}
         self._commits: deque[tuple[dict[Part, int], int, Callable[[], None]]] = deque()
         self._is_committing = False
+        self._sequence = 0
         self._is_dialing = False
         self._failures = 0
         self._wake: Any = None
@@ -550,13 +551,15 @@ class SimMember(Caller):
             self._next_commit()
             return
         self._is_committing = True
-        life = self.life
+        self._sequence += 1
+        life, sequence = self.life, self._sequence
         tags: list[str] = []
 
         def make() -> Any:
             request = groups_pb2.CommitOffsetsRequest(
-                group_id=self.group_id, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id
-            )
+                group_id=self.group_id, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id,
+                sequence=sequence,
+            )  # fmt: skip
             tags.clear()
             for part, offset in sorted(offsets.items()):
                 attempt = Attempt(self.group_id, part.topic, part.partition, offset, self.member_id, epoch, False)
