@@ -169,7 +169,7 @@ def test_json_is_an_envelope_per_line_or_one_document(cli: Cli, topic: str) -> N
     lines = [json.loads(line) for line in cli("consume", "-t", topic, "-e", "-q", "-J").lines]
     assert lines[0].pop("ts") > 1_600_000_000_000
     assert lines[0] == {
-        "topic": topic, "partition": 0, "offset": 0, "tstype": "create", "headers": ["h", "1"],
+        "topic": topic, "partition": 0, "offset": 0, "tstype": "create", "broker": -1, "headers": ["h", "1"],
         "key": "k", "payload": "v",
     }  # fmt: skip
     assert lines[1]["payload_base64"] == "//4="

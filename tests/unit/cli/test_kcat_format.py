@@ -8,6 +8,7 @@ import pytest
 
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.records import Record
+from headrace_core.types import TimestampType
 from headrace_tools.cli.kcat import (
     Decoded,
     compile_format,
@@ -88,10 +89,24 @@ def test_the_envelope_has_kcats_names() -> None:
         "offset": 42,
         "tstype": "create",
         "ts": 1_356_998_400_000,
+        "broker": -1,
         "headers": ["a", "1", "b", None],
         "key": "k",
         "payload": "hello",
     }
+
+
+def test_the_line_is_kcats() -> None:
+    """The fields in the order of kcat 1.7's json.c, which leaves out the headers of a record without headers."""
+    record = _record(headers=[], key=None, timestamp_type=TimestampType.LOG_APPEND_TIME, timestamp_ms=-86_400_000)
+    assert json_line(record) == (
+        b'{"topic":"orders","partition":3,"offset":42,"tstype":"logappend","ts":-86400000,"broker":-1,'
+        b'"key":null,"payload":"hello"}'
+    )
+    assert json_line(_record(value=None)) == (
+        b'{"topic":"orders","partition":3,"offset":42,"tstype":"create","ts":1356998400000,"broker":-1,'
+        b'"headers":["a","1","b",null],"key":"k","payload":null}'
+    )
 
 
 def test_bytes_that_are_no_text_stand_in_the_envelope_exactly() -> None:

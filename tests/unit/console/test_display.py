@@ -86,6 +86,8 @@ def test_text_that_hides_is_visible() -> None:
 def test_times_and_units() -> None:
     assert when(1_700_000_000_123) == "2023-11-14 22:13:20.123"
     assert (when(None), when(-1)) == ("–", "–")
+    assert when(-86_400_001) == "1969-12-30 23:59:59.999"
+    assert [when(ms)[:10] for ms in (-62_135_596_800_000, -62_135_596_800_001)] == ["0001-01-01", "-621355968"]
     assert [duration(ms) for ms in (250, 90_000, 93_600_000)] == ["250 ms", "1 min 30 s", "1 d 2 h"]
     assert config_words("retention.ms", "604800000") == "7 d"
     assert config_words("retention.bytes", "-1") == "no limit"

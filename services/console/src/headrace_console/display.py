@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from headrace_core.visible import escaped
@@ -177,10 +177,12 @@ def duration(ms: float | None) -> str:
 
 
 def when(ms: float | None) -> str:
-    """A time in UTC, to the millisecond; "–" if unknown."""
-    if ms is None or not 0 <= ms < 253_402_300_800_000:
-        return "–" if ms is None or ms < 0 else f"{round(ms)} ms since 1970"
-    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{round(ms) % 1_000:03d}"
+    """A time in UTC, to the millisecond; "–" if unknown (None, -1)."""
+    if ms is None or ms == -1:
+        return "–"
+    if not -62_135_596_800_000 <= ms < 253_402_300_800_000:  # the years 1 to 9999
+        return f"{round(ms)} ms since 1970"
+    return (datetime(1970, 1, 1) + timedelta(milliseconds=round(ms))).isoformat(" ", "milliseconds")
 
 
 def config_words(key: str, value: str) -> str:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
+from headrace_core.types import TimestampType
 
 from .times import time_ms
 
@@ -119,17 +120,18 @@ def default_format(delimiter: bytes, key_delimiter: bytes | None, *, null: bytes
 
 
 def envelope(record: Record) -> dict[str, Any]:
-    """kcat's -J object. Bytes that are not valid UTF-8 become replacement characters; the field ``..._base64`` has the
-    exact bytes."""
-    headers = [item for key, value in record.headers or () for item in (key, _text(value))]
+    """kcat's -J object. ``broker`` is -1, as in kcat with an older librdkafka. Bytes that are not valid UTF-8 become
+    replacement characters; the field ``..._base64`` has the exact bytes."""
     found: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "tstype": "create",
+        "tstype": "logappend" if record.timestamp_type is TimestampType.LOG_APPEND_TIME else "create",
         "ts": record.timestamp_ms,
-        "headers": headers,
+        "broker": -1,
     }
+    if record.headers:
+        found["headers"] = [item for key, value in record.headers for item in (key, _text(value))]
     return found | _named("key", record.key) | _named("payload", record.value)
 
 
