@@ -314,7 +314,8 @@ def left_of(batch: Batch) -> Left:
 def model_clean(
     batches: list[Batch], clean_offset: int, now_ms: int, retention_ms: int, table: ProducerTable
 ) -> list[Left]:
-    """The model of one cleaning up to ``clean_offset``, as the documentation describes a cleaning."""
+    """What one cleaning up to ``clean_offset`` must leave, as the documentation describes it: from decoded batches,
+    without maps, passes, groups or files."""
     aborted = transactions_of(batches).aborted
     latest: dict[bytes, int] = {}
     for batch in batches:

@@ -386,6 +386,10 @@ REBALANCE_MS = 60_000
 
 
 class GroupsMachine(RuleBasedStateMachine):
+    """Members join, leave, lag and lose connections; messages cross; coordinators change, with truncated decisions;
+    topics grow and are deleted. No two members may ever read the same partition, and at the end every partition must
+    have a reader. No commit may set a committed offset back."""
+
     @initialize(
         assignor=st.sampled_from(["uniform", "range", "sticky"]), interval_ms=st.sampled_from([0, 300]),
         static=st.booleans(),

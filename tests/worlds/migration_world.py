@@ -389,6 +389,9 @@ CONSUMERS_MAX = 5
 
 
 class MigrationMachine(RuleBasedStateMachine):
+    """Consumers of both protocols join, leave, die and lag, and coordinators change. No two consumers may ever read
+    the same partition, and at the end every partition must have a reader."""
+
     @initialize(
         protocol=st.sampled_from([COOPERATIVE, EAGER]),
         version=st.sampled_from([1, 3]),

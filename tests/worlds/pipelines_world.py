@@ -210,7 +210,16 @@ def records_of(servers: str, topic: str) -> list[Any]:
 
 
 def calculated(servers: str) -> Found:
-    """The alerts and dead letters that the pipeline must write for the records in its input topics."""
+    """The alerts and dead letters that the pipeline must write for the records in its input topics, by other formulas
+    and without its code.
+
+    DuckDB calculates the bursts. Velocity: the last six payments of 200 cents or more lie within ten minutes. Card
+    testing: the last four payments below 200 cents lie within twenty minutes. The other rules skip the payments that
+    they find, so loops compute them. Impossible travel: more than 100 km, and faster than 1,000 km/h, from the last
+    place that was reachable. Unusual amount: the logarithm of the amount is more than four standard deviations above
+    the mean of the usual amounts' logarithms; the account's usual amount counts as five payments with a deviation of
+    one half.
+    """
     by_customer = defaultdict(list)
     for topic in ("fraud.accounts", "fraud.payments"):
         for record in records_of(servers, topic):

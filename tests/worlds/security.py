@@ -168,7 +168,7 @@ class Refused(Exception):
 
 
 class Door(Protocol):
-    """One connection. Its methods raise Refused."""
+    """One connection, which carries an attacker's bytes. Its methods raise Refused, with Kafka's name of the error."""
 
     def begin(self, mechanism: str, data: bytes) -> bytes:
         """Send the first message of an exchange; returns the server's answer."""

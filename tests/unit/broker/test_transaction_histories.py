@@ -47,6 +47,8 @@ LOOP_TURNS_MAX = 4
 
 
 class ThreadlessLoop(asyncio.SelectorEventLoop):
+    """Runs a thread's work in the event loop, some iterations later. The same seed gives the same history."""
+
     def __init__(self, seed: object) -> None:
         super().__init__()
         self.rng = random.Random(f"threads {seed}")
@@ -162,6 +164,12 @@ class Producer:
 
 
 class TransactionsWorld:
+    """A real leader and the real state machine of a coordinator. The network between them delays and repeats every
+    message where the protocol's version allows it; coordinators change, and markers of former ones still arrive;
+    transactions time out, replaced producers continue as zombies, leader epochs begin. After ``settle``, ``check``:
+    each transaction has the outcome that its producer received, in all partitions; each record of a committed one is
+    in the log once; none stays open in a log."""
+
     def __init__(self, broker: SoloBroker, seed: int, version: int) -> None:
         self.broker = broker
         self.version = version

@@ -66,6 +66,11 @@ class Batch:
 
 
 class ProgramWorld(TransactionWorld):
+    """Producers of the SDK (``headrace.producer.transaction_state``) at one shard make legal and illegal calls at
+    random. Batches may arrive after the end of their transaction; other processes complete prepared transactions by
+    token. An illegal call changes nothing, and its error names the call to make instead; an answered commit or abort
+    is the outcome of all records; only a replaced producer ends, and every other one can always continue."""
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.programs: list[Program] = []

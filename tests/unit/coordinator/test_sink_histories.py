@@ -78,6 +78,13 @@ class Driver:
 
 
 class SinkWorld:
+    """Drivers run the sink's batches as Spark does: each partition's task reads the sink's state, writes, prepares
+    and sends its token to the driver, which commits the batch or aborts it. A driver dies, and another one repeats
+    its batch while tasks of the first continue; tasks run twice; answers are lost; an append ends in the middle of a
+    decision; the shard moves; an operator aborts; prepared transactions wait too long. ``check`` and the assertions:
+    the rows of each batch are committed once and completely, as its first decision names them; an answered decision
+    does not change; no identity is given twice; no transaction stays open."""
+
     def __init__(self, seed: int, *, machine_class: type[TransactionsStateMachine] = TransactionsStateMachine) -> None:
         self.random = random.Random(seed)
         self.now_ms = 1_700_000_000_000

@@ -212,6 +212,12 @@ class Sending:
 
 
 class TransactionOffsetsWorld(TransactionWorld):
+    """The group shard has a present owner, and former owners that still answer, whose appends its log refuses. A
+    request with offsets has three steps: the group shard begins a verification, the transaction shard confirms it,
+    the group shard adds the offsets. Between the steps come markers, time-outs, moves of both shards, repeated
+    requests, requests of zombies and of ended transactions. Each offset is sent once, so it identifies its
+    transaction."""
+
     def __init__(self, seed: int) -> None:
         #: The outcome of each transaction that has markers, by the identity in its markers.
         self.decided: dict[ProducerIdentity, bool] = {}
