@@ -83,7 +83,7 @@ ELSEWHERE = {
 
 
 def test_every_call_is_in_a_table() -> None:
-    calls = {name for name, value in vars(Admin).items() if callable(value) and name[0] != "_"} - {"close"}
+    calls = {name for name, value in vars(Admin).items() if callable(value) and name[0] != "_"} - {"start", "close"}
     missing = calls - READS.keys() - ELSEWHERE
     assert not missing, f"{missing}: add a call to READS, or a name to ELSEWHERE"
 
