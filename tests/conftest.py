@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.worlds.this_process import examples
+
 _SEED = "HEADRACE_TEST_SEED"
 #: What tests may need beyond Python and Java, or `long`: minutes.
 NEEDS = frozenset({"kafka", "kerberos", "browser", "long"})
@@ -34,6 +36,7 @@ for _profile, _derandomize in (("gate", True), ("search", False)):
         deadline=None,
         database=None,
         derandomize=_derandomize,
+        max_examples=examples(100),
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow],
     )

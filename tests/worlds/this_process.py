@@ -64,3 +64,8 @@ ALL = bool(os.environ.get("HEADRACE_EXAMPLES"))
 
 def examples(count: int) -> int:
     return count if ALL else max(5, count // 10)
+
+
+def steps(first: int, last: int) -> range:
+    """The steps at which a test of every step breaks something; `make test` takes every seventh."""
+    return range(first, last + 1, 1 if ALL else 7)

@@ -20,6 +20,7 @@ from headrace_core.metadata.records import ConfigRecord, PartitionRecord, Remove
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, StallingFileSystem, batch, produce
+from tests.worlds.this_process import steps
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 0)
@@ -100,9 +101,9 @@ async def one_move(at: int, error: int, loss: Loss) -> int:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE], ids=errno.errorcode.get)
 def test_a_failure_at_every_step_loses_nothing_that_was_acknowledged(error: int) -> None:
-    steps = asyncio.run(one_move(0, error, Loss.ALL))
-    assert steps > 20
-    for at in range(1, steps + 1):
+    count = asyncio.run(one_move(0, error, Loss.ALL))
+    assert count > 20
+    for at in steps(1, count):
         asyncio.run(asyncio.wait_for(one_move(at, error, Loss.ALL), 60))
 
 

@@ -24,6 +24,7 @@ from tests.worlds.log_world import (
     open_directory,
     values_of,
 )
+from tests.worlds.this_process import steps
 
 HOUR_MS = 3_600_000
 #: A segment holds two of the batches that ``filled`` appends.
@@ -298,9 +299,9 @@ def test_a_crash_at_every_step_leaves_a_log_without_a_gap_and_brings_nothing_bac
     whole = formatted()
     before = whole.operations
     retain(whole, ManualClock(NOW_MS), [], full=full, idle=idle)
-    steps = whole.operations - before
-    assert steps > 50
-    for number in range(steps):
+    count = whole.operations - before
+    assert count > 50
+    for number in steps(0, count - 1):
         for seed in range(1 if loss in (Loss.ALL, Loss.NONE) else 2):
             fs, clock, starts = formatted(), ManualClock(NOW_MS), [0]
             fs.crash_at(fs.operations + number)
@@ -310,7 +311,7 @@ def test_a_crash_at_every_step_leaves_a_log_without_a_gap_and_brings_nothing_bac
             try:
                 check_recovered(fs, clock, starts)
             except BaseException as error:
-                error.add_note(f"crash at operation {number} of {steps}, {loss}, seed {seed}")
+                error.add_note(f"crash at operation {number} of {count}, {loss}, seed {seed}")
                 raise
 
 

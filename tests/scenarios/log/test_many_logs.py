@@ -18,6 +18,7 @@ from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
 from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+from tests.worlds.this_process import steps
 
 
 def wanted(count: int) -> list[NewLog]:
@@ -69,7 +70,7 @@ def test_power_loss_at_every_step_leaves_logs_that_can_be_made_again(loss: Loss,
     directory = open_directory(fs)
     before = fs.operations
     made(directory, 3)
-    for number in range(fs.operations - before):
+    for number in steps(0, fs.operations - before - 1):
         fs = formatted()
         directory = open_directory(fs)
         fs.crash_at(fs.operations + number)
