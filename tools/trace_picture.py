@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/trace_picture.py        starts a cluster and Spark, which takes a minute
 
-The run is the same as in tests/integration/spark/test_spark_traces.py. Each bar of the picture is a span. Long pauses
+The run is that of tests/integration/spark/long/test_spark_traces.py. Each bar of the picture is a span. Long pauses
 without a span are cut out of the time axis, because Spark's start takes seconds, while the other spans take
 milliseconds.
 """
