@@ -12,6 +12,8 @@ import pytest
 
 from headrace import (
     AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
     ConfigResource,
     TopicPartition,
     TransactionToken,
@@ -164,7 +166,28 @@ def test_cut_close_of_an_admin_leaves_no_connection(world: Any, runtime: str, wa
     run(runtime, main)
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("kind", [AsyncAdmin, AsyncConsumer, AsyncProducer])
+def test_cut_start_of_a_client_is_repeated(world: Any, runtime: str, kind: Any) -> None:
+    async def main() -> None:
+        points = 0
+        client = kind(bootstrap_servers=world.coordinators[0].address, retry_backoff_ms=5)
+        async for outcome in cut_everywhere(runtime, lambda: client.start()):  # noqa: B023
+            assert outcome in (None, Cancelled), outcome
+            points += outcome is Cancelled
+            await client.start()
+            await client.close()
+            with pytest.raises(ClosedError):
+                await client.start()
+            client = kind(bootstrap_servers=world.coordinators[0].address, retry_backoff_ms=5)
+        await client.close()
+        assert points >= LEAST[runtime]
+        print(f"cut points ({runtime}): {points}")
+
+    run(runtime, main)
+
+
 def test_every_method_of_the_admin_is_cut() -> None:
     public = {name for name in dir(AsyncAdmin) if not name.startswith("_")} - {"from_properties"}
     # describe_node asks one address once, without the engine
-    assert public == WAYS.keys() | {"close", "describe_node"}
+    assert public == WAYS.keys() | {"start", "close", "describe_node"}
