@@ -205,21 +205,28 @@ def test_a_poll_that_fails_again_and_again_is_not_a_busy_loop(caplog: pytest.Log
     assert core.count == 6
 
 
-def test_a_handler_that_does_not_return_is_named(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("has_failed", "what"),
+    [
+        (False, "the handler of t-0 at offset 0 has not returned"),
+        (True, "the dead letter of t-0 at offset 0 is not stored"),
+    ],
+)
+def test_a_handler_that_does_not_return_is_named(caplog: pytest.LogCaptureFixture, has_failed: bool, what: str) -> None:
     core = _Core([])
     book = Book("key")
     flow = Flow(book, core, Settings(**SETTINGS))  # type: ignore[arg-type]
     book.add(core.returns(2))
-    book.take(100.0)
+    work = book.take(100.0)
+    assert work is not None
+    work.has_failed = has_failed
     with caplog.at_level(logging.WARNING, "headrace"):
         flow.name_long(99.0 + LONG_S)
         assert not logged(caplog)
         for after_s in (0, 1, LONG_S - 1, LONG_S):
             flow.name_long(100.0 + LONG_S + after_s)
     assert [each.getMessage() for each in logged(caplog)] == [
-        f"process: the handler of t-0 at offset 0 has not returned for {seconds} s; running: 1 handler, "
-        "unfinished: 2 records"
-        for seconds in (60, 120)
+        f"process: {what} for {seconds} s; running: 1 handler, unfinished: 2 records" for seconds in (60, 120)
     ]
 
 

@@ -177,6 +177,7 @@ class AsyncRun:
         topic = self._settings.dead_letters
         if topic is None:
             return error
+        work.has_failed = True
         if self._dead_letters is None:
             self._dead_letters = AsyncProducer(producer_config(self._core.config))
         try:

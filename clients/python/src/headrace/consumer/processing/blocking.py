@@ -179,6 +179,7 @@ class Run:
         topic = self._settings.dead_letters
         if topic is None:
             return error
+        work.has_failed = True
         try:
             with self._opening:
                 if self._dead_letters is None:

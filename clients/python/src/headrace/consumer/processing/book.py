@@ -54,9 +54,9 @@ class Part:
 
 class Work:
     """A record to handle. ``attempts``: how often the record's handler has been called. ``key`` and ``value``: the
-    record's bytes, which a deserializer replaces in ``record``."""
+    record's bytes, which a deserializer replaces in ``record``. ``has_failed``: its dead letter is being stored."""
 
-    __slots__ = ("attempts", "bytes", "chain", "key", "part", "record", "value")
+    __slots__ = ("attempts", "bytes", "chain", "has_failed", "key", "part", "record", "value")
 
     def __init__(self, record: Record, part: Part, chain: Hashable) -> None:
         self.record = record
@@ -65,6 +65,7 @@ class Work:
         self.key: bytes | None = record.key
         self.value: bytes | None = record.value
         self.attempts = 0
+        self.has_failed = False
         self.bytes = len(record.key or b"") + len(record.value or b"")
 
     def __str__(self) -> str:

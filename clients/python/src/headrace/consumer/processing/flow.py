@@ -64,8 +64,10 @@ class Flow:
             return
         self._named_at = now
         logger.warning(
-            "process: the handler of %s has not returned for %.0f s; running: %s, unfinished: %s%s",
-            work,
+            "process: %s for %.0f s; running: %s, unfinished: %s%s",
+            f"the dead letter of {work} is not stored"
+            if work.has_failed
+            else f"the handler of {work} has not returned",
             now - begun_at,
             counted(self._book.running, "handler"),
             counted(self._book.unfinished, "record"),
