@@ -11,6 +11,7 @@ from headrace.group.commits import Commits, Who
 from headrace.models import OffsetAndMetadata
 from headrace_core.rpc.limits import limit_of
 from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2
 
 PAGE = limit_of("Groups/CommitOffsets", "offsets")
 OFFSETS = {TopicPartition("orders", 0): OffsetAndMetadata(67)}
@@ -94,5 +95,28 @@ def test_a_commit_of_several_requests_is_whole_before_a_later_one_begins() -> No
         assert sent_before == [2], "the transaction waited for both requests of the earlier commit"
         assert [len(asked.offsets) for asked in coordinators.asked] == [PAGE, 1, 1]
         assert [asked.sequence for asked in coordinators.asked] == [1, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_committed_offset_of_zero_is_an_offset_and_a_negative_one_is_none() -> None:
+    """Without it, auto.offset.reset=latest would skip all records of a group that has read none of them."""
+
+    class Answers:
+        async def call(self, group: str, method: str, request: Any, deadline: float, what: str, check: Any) -> Any:
+            answer = groups_pb2.FetchOffsetsResponse()
+            of_group = answer.groups.add(group_id=group)
+            for partition, offset in enumerate((0, -1, 7, -2)):
+                of_group.offsets.add(topic="orders", partition=partition, offset=offset, leader_epoch=3)
+            check(answer)
+            return answer
+
+    async def scenario() -> None:
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: time.monotonic() + 60.0)
+        commits = Commits(engine, Answers(), "payments", lambda: Who("m", 5))  # type: ignore[arg-type]
+        wanted = [TopicPartition("orders", partition) for partition in range(5)]
+        found = await commits.fetch(wanted)
+        assert [each if each is None else each.offset for each in found.values()] == [0, None, 7, None, None]
+        assert list(found) == wanted
 
     asyncio.run(scenario())

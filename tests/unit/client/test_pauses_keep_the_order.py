@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace import TopicPartition
+from headrace import OffsetAndMetadata, TopicPartition
 from headrace.consumer.core import ConsumerCore
 from headrace.consumer.inbox import Slice
 from headrace.consumer.reading import Reading
@@ -73,6 +73,21 @@ def test_iteration_that_pauses_and_resumes_continues_with_the_next_record() -> N
                 r.pause([T0])
                 r.resume([T0])
     assert got == list(range(30))
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_partition_that_the_group_took_returns_no_record_that_was_fetched(is_held: bool) -> None:
+    r = with_slices(0, 10, 20)
+    assert offsets(r, 3) == [0, 1, 2]
+    if is_held:
+        r.pause([T0])
+    r.remove_assigned([T0])
+    assert offsets(r, 100) == []
+    r.add_assigned({T0: OffsetAndMetadata(3)})  # it is back: its position is the committed one
+    assert r.known_position(T0) == 3
+    assert offsets(r, 100) == []
+    put(r, T0, 10)
+    assert offsets(r, 100) == list(range(10, 20))
 
 
 def test_seek_drops_what_pauses_have_held() -> None:
