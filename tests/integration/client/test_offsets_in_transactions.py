@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import threading
@@ -10,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, NewTopic, Producer, TopicPartition
-from headrace.errors import ProducerFencedError, TransactionAbortableError
+from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
+from headrace.errors import TransactionAbortableError
 from tests.integration.cli.conftest import run_headrace
 from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import until
@@ -171,17 +170,6 @@ def test_member_that_has_lost_its_partitions_cannot_commit(scene: Scene) -> None
     until(lambda: scene.results() == EVERY)
 
 
-def test_zombies_offsets_are_refused(scene: Scene) -> None:
-    with scene.producer() as zombie, scene.consumer() as inp:
-        until(lambda: inp.poll(1.0, max_records=5))
-        with pytest.raises(ProducerFencedError), zombie.transaction(), scene.producer() as heir:  # noqa: PT012
-            zombie.send(scene.target, b"1000").result(30)
-            heir.init_transactions()
-            zombie.send_offsets(inp)
-    assert scene.committed() == {}
-    assert scene.results() == []
-
-
 def test_transaction_that_times_out_leaves_no_offsets(scene: Scene) -> None:
     with scene.producer(transaction_timeout_ms=4_000) as out, scene.consumer() as inp:
         records = until(lambda: inp.poll(1.0, max_records=5))
@@ -196,45 +184,3 @@ def test_transaction_that_times_out_leaves_no_offsets(scene: Scene) -> None:
         with out.transaction():
             out.send_offsets(inp)
     assert sum(scene.committed().values()) == 5
-
-
-def test_offsets_of_a_prepared_transaction(scene: Scene) -> None:
-    partition = TopicPartition(scene.source, 1)
-    with scene.producer() as out, scene.consumer() as inp:
-        until(lambda: inp.poll(1.0))
-        out.begin_transaction()
-        out.send_offsets({partition: 9}, inp.group_metadata())
-        token = out.prepare()
-    with Admin(bootstrap_servers=scene.bootstrap) as admin:
-        assert admin.list_group_offsets(scene.group) == {}
-        admin.complete_transaction(token, commit=True)
-    assert scene.committed() == {1: 9}
-
-
-def test_async_clients(scene: Scene) -> None:
-    async def main() -> None:
-        done = 0
-        async with (
-            AsyncProducer(bootstrap_servers=scene.bootstrap, transactional_id=f"worker-{scene.group}") as out,
-            AsyncConsumer(**scene.reads) as inp,
-        ):
-            await inp.subscribe([scene.source])
-            async for records in inp.batches(max_records=11):
-                if not done:
-                    with pytest.raises(KeyError):  # noqa: PT012
-                        async with out.transaction():
-                            await out.send_offsets(inp)
-                            raise KeyError
-                    await inp.seek_to_committed()
-                    done = -1
-                    continue
-                done = max(done, 0) + len(records)
-                async with out.transaction():
-                    for record in records:
-                        await out.send(scene.target, record.value)
-                    await out.send_offsets(inp)
-                if done == COUNT:
-                    break
-
-    asyncio.run(asyncio.wait_for(main(), 120))
-    until(lambda: scene.results() == EVERY)
