@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace import Admin, AsyncConsumer, Consumer, OffsetRange, RangeReader, TopicPartition
-from headrace_core.records import RecordIterator
+from headrace import Admin, AsyncConsumer, Consumer, TopicPartition
 from tests.worlds.broker_world import Cluster
 from tests.worlds.transactional_log import Row, TransactionalLog, serving
 from tests.worlds.waiting import check_in_time
@@ -46,12 +45,11 @@ def rows_of(table: Any) -> list[Row]:
     return [Row(*each) for each in zip(*(table[name].to_pylist() for name in ("offset", "key", "value")), strict=True)]
 
 
-@pytest.mark.parametrize("partition_bytes", [200, 1 << 20])
 @pytest.mark.parametrize("api", ["poll", "arrow"])
-def test_a_consumer_reads_the_committed_records(cluster: Cluster, topic: str, api: str, partition_bytes: int) -> None:
+def test_a_consumer_reads_the_committed_records(cluster: Cluster, topic: str, api: str) -> None:
     log, partition = LOGS[topic], TopicPartition(topic, 0)
     found: list[Row] = []
-    settings = {**SETTINGS, "max.partition.fetch.bytes": partition_bytes}
+    settings = {**SETTINGS, "max.partition.fetch.bytes": 200}
     with Consumer(settings, bootstrap_servers=cluster.broker.address()) as consumer:
         consumer.assign([partition])
         while consumer.position(partition) < log.last_stable_offset:
@@ -93,59 +91,6 @@ def test_a_call_ends_when_the_position_has_only_moved_over_aborted_records(
     began = time.monotonic()
     assert (asyncio.run(on_a_loop()) if "async" in api else blocking()) > 0, "some calls find only aborted records"
     check_in_time(began, 45, "the end was seen")
-
-
-def test_every_start_gives_the_committed_records_from_there(cluster: Cluster, topic: str) -> None:
-    log, partition = LOGS[topic], TopicPartition(topic, 0)
-    with Consumer(SETTINGS, bootstrap_servers=cluster.broker.address()) as consumer:
-        consumer.assign([partition])
-        for start in range(0, log.last_stable_offset, 17):
-            consumer.seek(partition, start)
-            expected = next((each for each in log.committed if each.offset >= start), None)
-            records: list[Any] = []
-            while not records and consumer.position(partition) < log.last_stable_offset:
-                records = consumer.poll(5, max_records=1)
-            assert [row(each) for each in records] == [expected] * (expected is not None)
-
-
-def test_read_uncommitted_reads_everything(cluster: Cluster, topic: str) -> None:
-    log, partition = LOGS[topic], TopicPartition(topic, 0)
-    found: list[Row] = []
-    with Consumer(bootstrap_servers=cluster.broker.address(), auto_offset_reset="earliest") as consumer:
-        consumer.assign([partition])
-        while consumer.position(partition) < log.end_offset:
-            found += map(row, consumer.poll(5))
-        assert consumer.end_offsets([partition]) == {partition: log.end_offset}
-    assert found == log.rows
-
-
-def test_an_asyncio_consumer_reads_the_committed_records(cluster: Cluster, topic: str) -> None:
-    log = LOGS[topic]
-
-    async def main() -> list[Row]:
-        found = []
-        async with AsyncConsumer(SETTINGS, bootstrap_servers=cluster.broker.address()) as consumer:
-            consumer.assign([TopicPartition(topic, 0)])
-            async for record in consumer:
-                found.append(row(record))
-                if len(found) == len(log.committed):
-                    break
-        return found
-
-    assert asyncio.run(asyncio.wait_for(main(), 60)) == log.committed
-
-
-def test_range_readers_read_the_committed_records_of_their_range(cluster: Cluster, topic: str) -> None:
-    log = LOGS[topic]
-    stable = log.last_stable_offset
-    for start, end in [(0, stable), (stable // 3, 2 * stable // 3)]:
-        expected = [each for each in log.committed if start <= each.offset < end]
-        ranges = [OffsetRange(topic, 0, start, end)]
-        with RangeReader(ranges, SETTINGS, bootstrap_servers=cluster.broker.address()) as reader:
-            assert [each for batch in reader.arrow_batches() for each in rows_of(batch)] == expected
-        with RangeReader(ranges, SETTINGS, bootstrap_servers=cluster.broker.address()) as reader:
-            records = [each for part in reader.slices() for each in RecordIterator([part.records])]
-        assert [row(each) for each in records if start <= each.offset < end] == expected
 
 
 def test_admin_lists_the_last_stable_offset(cluster: Cluster, topic: str) -> None:

@@ -92,22 +92,6 @@ def test_a_duplicate_is_answered_with_the_time_that_the_log_gave() -> None:
     assert again.log_append_time_ms == first.log_append_time_ms >= 0
 
 
-def test_a_missing_batch_and_a_fenced_producer_are_refused() -> None:
-    _, _, log = begun()
-    append(log, idempotent(7, 0, epoch=1))
-    assert isinstance(append(log, idempotent(7, 2, epoch=1)), OutOfOrderSequenceNumberError)
-    assert isinstance(append(log, idempotent(7, 1, epoch=0)), InvalidProducerEpochError)
-    assert isinstance(append(log, idempotent(7, 1, epoch=2)), OutOfOrderSequenceNumberError)
-    assert log.log_end_offset == 1
-    assert isinstance(append(log, idempotent(7, 0, epoch=2)), AppendInfo)
-
-
-def test_a_producer_that_nobody_knows_may_begin_anywhere() -> None:
-    _, _, log = begun()
-    assert isinstance(append(log, idempotent(7, 41)), AppendInfo)
-    assert isinstance(append(log, idempotent(7, 43)), OutOfOrderSequenceNumberError)
-
-
 def test_batches_of_one_request_follow_each_other_and_are_known_together() -> None:
     _, _, log = begun()
     request = idempotent(7, 0, 2) + idempotent(7, 2) + idempotent(8, 0)
