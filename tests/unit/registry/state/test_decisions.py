@@ -106,6 +106,26 @@ def test_transitive_levels_compare_with_all_versions(level: Level, fails: bool) 
     assert message.endswith("compatibility: 'BACKWARD_TRANSITIVE'}]")
 
 
+@pytest.mark.parametrize("is_transitive", [False, True])
+@pytest.mark.parametrize(
+    ("level", "more", "fewer"),
+    [("NONE", True, True), ("BACKWARD", False, True), ("FORWARD", True, False), ("FULL", False, False)],
+)
+def test_a_level_says_who_must_read_whose_data(level: str, more: bool, fewer: bool, is_transitive: bool) -> None:
+    """``more``: whether a field without default may be added, which a new reader lacks in old data. ``fewer``: whether
+    it may be removed, which an old reader lacks in new data."""
+    if is_transitive and level == "NONE":
+        return
+    for before, after, is_legal in ((V1, BROKEN, more), (BROKEN, V1, fewer)):
+        writer = Writer(Rules(Level(f"{level}_TRANSITIVE" if is_transitive else level)))
+        writer.register("s", avro(before))
+        if is_legal:
+            writer.register("s", avro(after))
+        else:
+            assert refusal(lambda: writer.register("s", avro(after)))[:2] == (409, 409)  # noqa: B023
+        assert writer.live("s") == ([1, 2] if is_legal else [1])
+
+
 def test_full_names_the_forward_reasons_first() -> None:
     writer = Writer(Rules(Level.FULL))
     writer.register("s", avro(record("R", ("a", "int"))))
