@@ -395,3 +395,86 @@ def test_clients_without_a_group_id_keep_offsets_under_the_empty_one(wire: Kafka
     assert answer.error_code == INVALID_REQUEST
     assert [each.error_code for each in wire.ask(Api.DELETE_GROUPS, groups_names=[""]).results] == [NONE]
     assert "" not in [each.group_id for each in wire.ask(Api.LIST_GROUPS).groups]
+
+
+# -- transactions: the other answers are in tests/unit/gateway/test_transaction_answers.py
+
+
+class Transaction:
+    """A producer of Kafka's protocol with the transactional id ``name``."""
+
+    def __init__(self, wire: KafkaWire, name: str, timeout_ms: int = 60_000) -> None:
+        self._wire, self.name = wire, name
+        wire.ask(Api.FIND_COORDINATOR, 3, key=name, key_type=1)
+
+        def begun() -> Any:
+            answer = wire.ask(Api.INIT_PRODUCER_ID, 5, transactional_id=name, transaction_timeout=timeout_ms)
+            return None if answer.error_code in NOT_READY else answer
+
+        answer: Any = until(begun, "the coordinator to answer", 30.0)
+        assert answer.error_code == NONE
+        self.fields = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+
+    def add(self) -> None:
+        (topic,) = self._wire.ask(
+            Api.ADD_PARTITIONS_TO_TXN,
+            3,
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.fields["producer_id"],
+            v3_and_below_producer_epoch=self.fields["producer_epoch"],
+            v3_and_below_topics=[{"name": "orders", "partitions": [0]}],
+        ).results_by_topic_v3_and_below
+        assert [each.partition_error_code for each in topic.results_by_partition] == [NONE]
+
+    def end(self, version: int, *, commit: bool) -> int:
+        answer = self._wire.ask(Api.END_TXN, version, transactional_id=self.name, committed=commit, **self.fields)
+        return int(answer.error_code)
+
+    def state(self) -> str:
+        (found,) = self._wire.ask(Api.DESCRIBE_TRANSACTIONS, transactional_ids=[self.name]).transaction_states
+        return str(found.transaction_state)
+
+    def commit_offsets(self, version: int, **changed: int) -> int:
+        partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
+        fields = self.fields | changed | {"generation_id": -1, "member_id": ""}
+
+        def answer() -> int | None:
+            topics = self._wire.ask(
+                Api.TXN_OFFSET_COMMIT,
+                version,
+                transactional_id=self.name,
+                group_id="in-transactions",
+                topics=[{"name": "orders", "partitions": partitions}],
+                **fields,
+            ).topics
+            code: int = topics[0].partitions[0].error_code
+            return None if code in NOT_READY else code + 1
+
+        self._wire.ask(Api.FIND_COORDINATOR, 3, key="in-transactions", key_type=0)
+        return int(until(answer, "the group's coordinator to answer", 30.0)) - 1  # type: ignore[call-overload]
+
+
+def test_the_commit_of_a_transaction_that_timed_out_is_an_invalid_state(wire: KafkaWire) -> None:
+    """Flink's committer goes on after INVALID_TXN_STATE, and fails its job after TRANSACTION_ABORTABLE, for ever."""
+    invalid_txn_state, fenced = 48, 90
+    late = Transaction(wire, "late", timeout_ms=100)
+    late.add()
+    until(lambda: late.state() == "CompleteAbort", "the transaction to time out", 30.0)
+    assert late.end(5, commit=True) == invalid_txn_state
+    assert late.end(4, commit=True) == fenced
+    assert late.end(5, commit=False) == NONE
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, 48), (4, 120), (5, NONE)])
+def test_offsets_without_a_transaction_are_refused_as_the_clients_version_knows(
+    wire: KafkaWire, version: int, code: int
+) -> None:
+    """From version 5 on, the commit of offsets begins or joins the transaction (KIP-890)."""
+    invalid_producer_epoch, invalid_producer_id_mapping = 47, 49
+    empty, open_ = Transaction(wire, f"empty-{version}"), Transaction(wire, f"open-{version}")
+    open_.add()
+    for transaction in (empty, open_):
+        epoch, stranger = transaction.fields["producer_epoch"], transaction.fields["producer_id"] + 100_000
+        assert transaction.commit_offsets(version, producer_epoch=epoch + 1) == invalid_producer_epoch
+        assert transaction.commit_offsets(version, producer_id=stranger) == invalid_producer_id_mapping
+        assert transaction.commit_offsets(version) == code
