@@ -22,10 +22,10 @@ from headrace_core.errors import GroupIdNotFoundError, HeadraceError
 
 from .classic.consumer_protocol import CONSUMER
 from .classic.groups import ClassicGroups
-from .classic.messages import Join, LeaveClassic, LeavingMember, Left
+from .classic.messages import ClassicState, Join, LeaveClassic, LeavingMember, Left
 from .classic.records import encode_value
 from .classic.settings import ClassicSettings
-from .classic.state import ClassicGroup, ClassicState
+from .classic.state import ClassicGroup
 from .group.groups import Groups
 from .group.messages import (
     JOIN_EPOCH,
