@@ -1,9 +1,10 @@
-"""Poll a condition until it is true; a clock that a test sets forward; bounds on time, which only `make verify`
-judges."""
+"""Poll a condition until it is true; a loop for a test that is a coroutine; a clock that a test sets forward; bounds on
+time, which only `make verify` judges."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import time
@@ -95,6 +96,16 @@ class LoopClock:
     def forward(self, seconds: float) -> None:
         """Set the clock forward. Timers that are due then run in the next round of the loop."""
         self._ahead_s += seconds
+
+
+def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a test that is a coroutine."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        asyncio.run(test(*args, **options))
+
+    return run
 
 
 def work(seconds: float) -> None:

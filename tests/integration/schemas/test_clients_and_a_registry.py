@@ -24,7 +24,7 @@ from headrace.schemas import (
     WrongMagicByteError,
 )
 from tests.worlds.registries import FakeRegistry, fake_registry
-from tests.worlds.waiting import check_in_time, check_took, until, until_async
+from tests.worlds.waiting import check_in_time, check_took, in_loop, until, until_async
 
 ORDER = {
     "type": "record",
@@ -92,33 +92,31 @@ async def after_turns(ticker: Ticker, count: int) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_an_async_producer_does_not_block_its_event_loop(
+@in_loop
+async def test_an_async_producer_does_not_block_its_event_loop(
     cluster: LocalCluster, fake: FakeRegistry, registry: SchemaRegistry, many: bool
 ) -> None:
-    async def scenario() -> None:
-        serializer = AvroSerializer(registry, ORDER, auto_register_schemas=True)
-        async with (
-            AsyncProducer(bootstrap_servers=cluster.bootstrap_servers, value_serializer=serializer) as producer,
-            Ticker() as ticker,
-        ):
-            topic = f"async-{many}"
-            await producer.partitions_for(topic)
-            fake.gate.clear()
-            values = [{"id": number} for number in range(100)]
-            if many:
-                sends = [asyncio.create_task(producer.send_many(topic, values))]
-            else:
-                sends = [asyncio.create_task(_sent(producer, topic, value)) for value in values]
-            await after_turns(ticker, 60)  # the registry is asked, and does not answer
-            assert len(fake.requests) == 1
-            assert not any(each.done() for each in sends)
-            fake.gate.set()
-            for future in await asyncio.gather(*sends):
-                await future
-            check_took(ticker.longest_s, 2)
-            assert len(fake.requests) <= 3, "100 sends share the requests"
-
-    asyncio.run(scenario())
+    serializer = AvroSerializer(registry, ORDER, auto_register_schemas=True)
+    async with (
+        AsyncProducer(bootstrap_servers=cluster.bootstrap_servers, value_serializer=serializer) as producer,
+        Ticker() as ticker,
+    ):
+        topic = f"async-{many}"
+        await producer.partitions_for(topic)
+        fake.gate.clear()
+        values = [{"id": number} for number in range(100)]
+        if many:
+            sends = [asyncio.create_task(producer.send_many(topic, values))]
+        else:
+            sends = [asyncio.create_task(_sent(producer, topic, value)) for value in values]
+        await after_turns(ticker, 60)  # the registry is asked, and does not answer
+        assert len(fake.requests) == 1
+        assert not any(each.done() for each in sends)
+        fake.gate.set()
+        for future in await asyncio.gather(*sends):
+            await future
+        check_took(ticker.longest_s, 2)
+        assert len(fake.requests) <= 3, "100 sends share the requests"
 
 
 async def _sent(producer: AsyncProducer, topic: str, value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from headrace_broker.bulk_turns import BULK_BYTES
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from tests.worlds.solo_broker import FakeStream, SoloBroker, batch, fetch
+from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
 
 READERS, BATCHES = 4, 12
@@ -98,21 +99,19 @@ def test_the_responses_in_turns_are_complete_and_in_order() -> None:
         assert [answer.correlation_id for answer in stream.sent] == list(range(BATCHES))
 
 
-def test_a_reader_that_leaves_before_its_turn_stops_no_other_reader() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("history")
-            for _ in range(3):
-                await broker.append("history", batch(LARGE))
-            answered: list[tuple[int, str]] = []
-            passes = Passes()
-            gone, stays = (Reader(broker, name, passes, answered) for name in ("gone", "stays"))
-            for reader in (gone, stays):
-                reader.ask(0, "history")
-                reader.ask(1)
-            gone.handler.on_closed()
-            await until(lambda: stays.read == 2)
-            assert gone.read <= 1
-            stays.handler.on_closed()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_reader_that_leaves_before_its_turn_stops_no_other_reader() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("history")
+        for _ in range(3):
+            await broker.append("history", batch(LARGE))
+        answered: list[tuple[int, str]] = []
+        passes = Passes()
+        gone, stays = (Reader(broker, name, passes, answered) for name in ("gone", "stays"))
+        for reader in (gone, stays):
+            reader.ask(0, "history")
+            reader.ask(1)
+        gone.handler.on_closed()
+        await until(lambda: stays.read == 2)
+        assert gone.read <= 1
+        stays.handler.on_closed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 
 import pytest
@@ -16,6 +15,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_protos.v1 import produce_pb2
 from tests.worlds.replication_world import ReplicationWorld
 from tests.worlds.solo_broker import FakeStream, SoloBroker, StallingFileSystem, batch, fetch, produce
+from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
 
 REQUESTS_MAX = 100_000
@@ -25,88 +25,81 @@ def bytes_kept(stream: FakeStream) -> int:
     return sum(answer.ByteSize() for answer in stream.sent)
 
 
-def test_a_producer_is_held_back_while_it_leaves_its_answers_unread():
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("orders")
-            handler, stream = broker.producer()
-            one = batch(b"a")
-            for number in itertools.count():
-                assert number < REQUESTS_MAX, "never held back"
-                handler.on_request(produce(number, "nowhere" * 30, one))
-                if stream.paused:
-                    break
-            assert bytes_kept(stream) <= UNREAD_BYTES_MAX + 4096
-            stream.queued_bytes = UNREAD_BYTES_MAX // 2 + 1
-            handler.on_written()
-            assert stream.paused
-            stream.queued_bytes -= 1
-            handler.on_written()
-            assert not stream.paused
-            handler.on_closed()
-            assert (await broker.append("orders", one)).base_offset == 0
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_producer_is_held_back_while_it_leaves_its_answers_unread():
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer()
+        one = batch(b"a")
+        for number in itertools.count():
+            assert number < REQUESTS_MAX, "never held back"
+            handler.on_request(produce(number, "nowhere" * 30, one))
+            if stream.paused:
+                break
+        assert bytes_kept(stream) <= UNREAD_BYTES_MAX + 4096
+        stream.queued_bytes = UNREAD_BYTES_MAX // 2 + 1
+        handler.on_written()
+        assert stream.paused
+        stream.queued_bytes -= 1
+        handler.on_written()
+        assert not stream.paused
+        handler.on_closed()
+        assert (await broker.append("orders", one)).base_offset == 0
 
 
-def test_a_partition_whose_records_are_never_committed_stops_no_other_one():
+@in_loop
+async def test_a_partition_whose_records_are_never_committed_stops_no_other_one():
     """The producers of the partition get their errors in time. The partition's uncommitted log uses no memory and no
     part of the broker's budget."""
-
-    async def scenario() -> None:
-        limits = BrokerLimits(stream_bytes_max=8_000, in_flight_bytes_max=20_000)
-        async with ReplicationWorld(SoloBroker(CrashingFileSystem(), limits=limits)) as here:
-            # the partition's follower never joins, and stays in the in-sync set
-            await here.topic("stuck", partitions=1)
-            await here.broker.topic("sound")
-            budget = here.broker.context.budget
-            handler, stream = here.broker.producer()
-            one, sent = batch(b"x" * 4_000), 0
-            while not stream.paused:
-                sent += 1
-                handler.on_request(produce(sent, "stuck", one, timeout_ms=1))
-            assert budget.used > limits.stream_bytes_max
-            await stream.wait_sent(sent)
-            assert {answer.results[0].error.code for answer in stream.sent} == {RequestTimedOutError.number}
-            assert budget.used == 0
-            assert not stream.paused
-            assert handler.is_idle()
-            handler.on_request(produce(sent + 1, "sound", one))
-            await stream.wait_sent(sent + 1)
-            assert stream.sent[-1].results[0].error.code == 0
-            follower = here.follower()
-            follower.hello()
-            follower.join(1, "stuck")
-            await until(lambda: len(follower.records(1)) == sent * len(one))
-            follower.ack(1, sent)
-            assert here.leader("stuck").high_watermark == sent
-            assert len(stream.sent) == sent + 1, "nobody is answered twice"
-            assert budget.used == 0
-            handler.on_closed()
-            follower.handler.on_closed()
-
-    asyncio.run(scenario())
+    limits = BrokerLimits(stream_bytes_max=8_000, in_flight_bytes_max=20_000)
+    async with ReplicationWorld(SoloBroker(CrashingFileSystem(), limits=limits)) as here:
+        # the partition's follower never joins, and stays in the in-sync set
+        await here.topic("stuck", partitions=1)
+        await here.broker.topic("sound")
+        budget = here.broker.context.budget
+        handler, stream = here.broker.producer()
+        one, sent = batch(b"x" * 4_000), 0
+        while not stream.paused:
+            sent += 1
+            handler.on_request(produce(sent, "stuck", one, timeout_ms=1))
+        assert budget.used > limits.stream_bytes_max
+        await stream.wait_sent(sent)
+        assert {answer.results[0].error.code for answer in stream.sent} == {RequestTimedOutError.number}
+        assert budget.used == 0
+        assert not stream.paused
+        assert handler.is_idle()
+        handler.on_request(produce(sent + 1, "sound", one))
+        await stream.wait_sent(sent + 1)
+        assert stream.sent[-1].results[0].error.code == 0
+        follower = here.follower()
+        follower.hello()
+        follower.join(1, "stuck")
+        await until(lambda: len(follower.records(1)) == sent * len(one))
+        follower.ack(1, sent)
+        assert here.leader("stuck").high_watermark == sent
+        assert len(stream.sent) == sent + 1, "nobody is answered twice"
+        assert budget.used == 0
+        handler.on_closed()
+        follower.handler.on_closed()
 
 
-def test_records_that_wait_for_the_disk_count_though_their_producer_has_been_answered():
-    async def scenario() -> None:
-        fs = StallingFileSystem()
-        async with SoloBroker(fs) as broker:
-            await broker.topic("orders")
-            handler, stream = broker.producer()
-            large = batch(b"x" * 200_000)
-            fs.stall()
-            handler.on_request(produce(1, "orders", large, timeout_ms=1))
-            await stream.wait_sent(1)
-            assert stream.sent[0].results[0].error.code == RequestTimedOutError.number
-            assert broker.context.budget.used == len(large)
-            assert not handler.is_idle()
-            fs.release()
-            await until(lambda: broker.context.budget.used == 0)
-            assert handler.is_idle()
-            handler.on_closed()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_records_that_wait_for_the_disk_count_though_their_producer_has_been_answered():
+    fs = StallingFileSystem()
+    async with SoloBroker(fs) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer()
+        large = batch(b"x" * 200_000)
+        fs.stall()
+        handler.on_request(produce(1, "orders", large, timeout_ms=1))
+        await stream.wait_sent(1)
+        assert stream.sent[0].results[0].error.code == RequestTimedOutError.number
+        assert broker.context.budget.used == len(large)
+        assert not handler.is_idle()
+        fs.release()
+        await until(lambda: broker.context.budget.used == 0)
+        assert handler.is_idle()
+        handler.on_closed()
 
 
 @pytest.mark.parametrize(
@@ -114,148 +107,132 @@ def test_records_that_wait_for_the_disk_count_though_their_producer_has_been_ans
     [BrokerLimits(stream_bytes_max=15_000), BrokerLimits(in_flight_bytes_max=15_000)],
     ids=["stream", "broker"],
 )
-def test_produce_request_counts_with_all_its_bytes_not_only_those_of_its_records(limits: BrokerLimits):
+@in_loop
+async def test_produce_request_counts_with_all_its_bytes_not_only_those_of_its_records(limits: BrokerLimits):
     """Names and field headers fill memory too: before the fix, a request with many names and no records was not
     counted."""
+    async with SoloBroker(CrashingFileSystem(), limits=limits) as broker:
+        await broker.topic("orders")
+        budget = broker.context.budget
+        handler, stream = broker.producer()
+        stream.request_bytes = 10_000
+        one = batch(b"small")
+        handler.on_request(produce(1, "orders", one))
+        assert budget.used == 10_000
+        assert not stream.paused
+        handler.on_request(produce(2, "orders", one))
+        assert budget.used == 20_000
+        assert stream.paused
+        await stream.wait_sent(2)
+        assert budget.used == 0
+        assert not stream.paused
+        assert broker.context.metrics.produce_bytes.value == 2 * len(one), "the metric counts records"
+        handler.on_closed()
 
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem(), limits=limits) as broker:
-            await broker.topic("orders")
-            budget = broker.context.budget
-            handler, stream = broker.producer()
-            stream.request_bytes = 10_000
-            one = batch(b"small")
-            handler.on_request(produce(1, "orders", one))
-            assert budget.used == 10_000
-            assert not stream.paused
-            handler.on_request(produce(2, "orders", one))
-            assert budget.used == 20_000
-            assert stream.paused
-            await stream.wait_sent(2)
-            assert budget.used == 0
-            assert not stream.paused
-            assert broker.context.metrics.produce_bytes.value == 2 * len(one), "the metric counts records"
+
+@in_loop
+async def test_a_consumer_is_held_back_even_if_its_unread_answers_are_empty():
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        for requests in (
+            lambda number: fetch(number, max_wait_ms=0),
+            lambda number: fetch(number, "n" * 10_000, max_wait_ms=0),
+        ):
+            handler, stream = broker.consumer()
+            for number in itertools.count():
+                assert number < REQUESTS_MAX, "never held back"
+                handler.on_request(requests(number))
+                if stream.paused:
+                    break
+            assert bytes_kept(stream) <= QUEUED_BYTES_MAX + 64 * 1024
             handler.on_closed()
 
-    asyncio.run(scenario())
 
-
-def test_a_consumer_is_held_back_even_if_its_unread_answers_are_empty():
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            for requests in (
-                lambda number: fetch(number, max_wait_ms=0),
-                lambda number: fetch(number, "n" * 10_000, max_wait_ms=0),
-            ):
-                handler, stream = broker.consumer()
-                for number in itertools.count():
-                    assert number < REQUESTS_MAX, "never held back"
-                    handler.on_request(requests(number))
-                    if stream.paused:
-                        break
-                assert bytes_kept(stream) <= QUEUED_BYTES_MAX + 64 * 1024
-                handler.on_closed()
-
-    asyncio.run(scenario())
-
-
-def test_requests_that_hold_nothing_but_garbage_are_held_against_their_connection():
+@in_loop
+async def test_requests_that_hold_nothing_but_garbage_are_held_against_their_connection():
     """Requests that also have a sound batch, or that another broker would accept, do not count against their
     connection."""
-
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("orders")
-            handler, stream = broker.producer()
-            garbage = bytes(2 * 1024 * 1024)
-            handler.on_request(produce(1, "orders", garbage))
-            await stream.wait_sent(1)
-            assert len(stream.punished) == 1
-            assert stream.punished[0] >= len(garbage)
-            mixed = produce(2, "orders", garbage)
-            mixed.partitions.append(produce(0, "orders", batch(b"sound")).partitions[0])
-            handler.on_request(mixed)
-            handler.on_request(produce(3, "nowhere", garbage))
-            handler.on_request(produce(4, "orders", batch(b"sound")))
-            await stream.wait_sent(4)
-            assert len(stream.punished) == 1
-            handler.on_closed()
-
-    asyncio.run(scenario())
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer()
+        garbage = bytes(2 * 1024 * 1024)
+        handler.on_request(produce(1, "orders", garbage))
+        await stream.wait_sent(1)
+        assert len(stream.punished) == 1
+        assert stream.punished[0] >= len(garbage)
+        mixed = produce(2, "orders", garbage)
+        mixed.partitions.append(produce(0, "orders", batch(b"sound")).partitions[0])
+        handler.on_request(mixed)
+        handler.on_request(produce(3, "nowhere", garbage))
+        handler.on_request(produce(4, "orders", batch(b"sound")))
+        await stream.wait_sent(4)
+        assert len(stream.punished) == 1
+        handler.on_closed()
 
 
-def test_records_of_a_far_future_are_held_against_their_connection_and_few_are_listed():
+@in_loop
+async def test_records_of_a_far_future_are_held_against_their_connection_and_few_are_listed():
     """An earlier version listed them all, so an answer was up to 66 times as large as its request."""
-
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("orders")
-            await broker.topic("clicks")
-            handler, stream = broker.producer()
-            future = encode_batch([(2**50, b"key", b"value", [])] * 150)
-            request = produce(1, "orders", future)
-            request.partitions.append(produce(0, "clicks", future).partitions[0])
-            handler.on_request(request)
-            await stream.wait_sent(1)
-            results = stream.sent[0].results
-            assert {result.error.code for result in results} == {InvalidTimestampError.number}
-            assert [len(result.record_faults) for result in results] == [100, 0]
-            assert len(stream.punished) == 1
-            handler.on_closed()
-
-    asyncio.run(scenario())
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        await broker.topic("clicks")
+        handler, stream = broker.producer()
+        future = encode_batch([(2**50, b"key", b"value", [])] * 150)
+        request = produce(1, "orders", future)
+        request.partitions.append(produce(0, "clicks", future).partitions[0])
+        handler.on_request(request)
+        await stream.wait_sent(1)
+        results = stream.sent[0].results
+        assert {result.error.code for result in results} == {InvalidTimestampError.number}
+        assert [len(result.record_faults) for result in results] == [100, 0]
+        assert len(stream.punished) == 1
+        handler.on_closed()
 
 
-def test_garbage_on_a_stream_of_many_producers_delays_only_its_own_answer():
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("orders")
-            handler, stream = broker.producer(is_packed=True)
-            garbage = bytes(20_000)
-            requests = [
-                produce(1, "orders", garbage),
-                produce(2, "orders", batch(b"sound")),
-                produce(3, "nowhere", b""),
-            ]
-            handler.on_request(produce_pb2.ProduceRequests(requests=requests))
-            await stream.wait_sent(2)
-            assert sorted(answer.correlation_id for answer in stream.sent) == [2, 3]
-            assert stream.punished == []
-            ((size, answer),) = stream.delayed
-            assert size >= len(garbage)
-            assert not handler.is_idle()
-            answer()
-            assert stream.sent[2].correlation_id == 1
-            assert stream.sent[2].results[0].error.code == CorruptMessageError.number
-            assert handler.is_idle()
-            unanswered = produce(4, "orders", garbage, acks=produce_pb2.ACKS_NONE)
-            handler.on_request(produce_pb2.ProduceRequests(requests=[unanswered]))
-            assert [stream.punished, len(stream.delayed)] == [[], 2]
-            handler.on_closed()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_garbage_on_a_stream_of_many_producers_delays_only_its_own_answer():
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer(is_packed=True)
+        garbage = bytes(20_000)
+        requests = [
+            produce(1, "orders", garbage),
+            produce(2, "orders", batch(b"sound")),
+            produce(3, "nowhere", b""),
+        ]
+        handler.on_request(produce_pb2.ProduceRequests(requests=requests))
+        await stream.wait_sent(2)
+        assert sorted(answer.correlation_id for answer in stream.sent) == [2, 3]
+        assert stream.punished == []
+        ((size, answer),) = stream.delayed
+        assert size >= len(garbage)
+        assert not handler.is_idle()
+        answer()
+        assert stream.sent[2].correlation_id == 1
+        assert stream.sent[2].results[0].error.code == CorruptMessageError.number
+        assert handler.is_idle()
+        unanswered = produce(4, "orders", garbage, acks=produce_pb2.ACKS_NONE)
+        handler.on_request(produce_pb2.ProduceRequests(requests=[unanswered]))
+        assert [stream.punished, len(stream.delayed)] == [[], 2]
+        handler.on_closed()
 
 
-def test_a_refusal_on_a_stream_of_many_producers_waits_for_no_append_of_another():
+@in_loop
+async def test_a_refusal_on_a_stream_of_many_producers_waits_for_no_append_of_another():
     """It was once held behind an append that waited, timed out, and then paused the stream of all."""
-
-    async def scenario() -> None:
-        fs = StallingFileSystem()
-        async with SoloBroker(fs) as broker:
-            await broker.topic("orders")
-            handler, stream = broker.producer(is_packed=True)
-            fs.stall()
-            try:
-                requests = [produce(1, "orders", batch(b"sound")), produce(2, "orders", bytes(100), timeout_ms=1)]
-                handler.on_request(produce_pb2.ProduceRequests(requests=requests))
-                ((_, answer),) = stream.delayed
-                answer()
-                assert [each.correlation_id for each in stream.sent] == [2]
-                assert stream.sent[0].results[0].error.code == CorruptMessageError.number
-            finally:
-                fs.release()
-            await stream.wait_sent(2)
-            assert stream.punished == []
-            handler.on_closed()
-
-    asyncio.run(scenario())
+    fs = StallingFileSystem()
+    async with SoloBroker(fs) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer(is_packed=True)
+        fs.stall()
+        try:
+            requests = [produce(1, "orders", batch(b"sound")), produce(2, "orders", bytes(100), timeout_ms=1)]
+            handler.on_request(produce_pb2.ProduceRequests(requests=requests))
+            ((_, answer),) = stream.delayed
+            answer()
+            assert [each.correlation_id for each in stream.sent] == [2]
+            assert stream.sent[0].results[0].error.code == CorruptMessageError.number
+        finally:
+            fs.release()
+        await stream.wait_sent(2)
+        assert stream.punished == []
+        handler.on_closed()

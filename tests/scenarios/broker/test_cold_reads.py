@@ -10,6 +10,7 @@ from headrace_core import errors
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, batch, fetch
+from tests.worlds.waiting import in_loop
 
 
 class ColdFileSystem(CrashingFileSystem):
@@ -66,132 +67,118 @@ def offsets(answer: Any) -> list[tuple[str, int, int]]:
     return [(result.topic, result.fetch_offset, result.next_offset) for result in answer.results if result.records]
 
 
-def test_cold_partitions_are_read_and_the_session_goes_on():
-    async def scenario() -> None:
-        fs = ColdFileSystem()
-        broker = await filled(fs)
-        consumer, answers = broker.consumer()
-        for number in range(3):
-            consumer.on_request(fetch(number, *(("orders", "payments") if number == 0 else ()), max_wait_ms=0))
-        await answers.wait_sent(3)
-        assert [answer.correlation_id for answer in answers.sent] == [0, 1, 2]
-        assert sorted(each for answer in answers.sent for each in offsets(answer)) == [
-            ("orders", 0, 2),
-            ("payments", 0, 2),
-        ]
-        consumer.on_closed()
-        await broker.__aexit__()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_cold_partitions_are_read_and_the_session_goes_on():
+    fs = ColdFileSystem()
+    broker = await filled(fs)
+    consumer, answers = broker.consumer()
+    for number in range(3):
+        consumer.on_request(fetch(number, *(("orders", "payments") if number == 0 else ()), max_wait_ms=0))
+    await answers.wait_sent(3)
+    assert [answer.correlation_id for answer in answers.sent] == [0, 1, 2]
+    assert sorted(each for answer in answers.sent for each in offsets(answer)) == [
+        ("orders", 0, 2),
+        ("payments", 0, 2),
+    ]
+    consumer.on_closed()
+    await broker.__aexit__()
 
 
-def test_a_poll_that_wants_more_than_one_cold_partition_has_does_not_wait_for_what_is_on_the_disk():
-    async def scenario() -> None:
-        fs = ColdFileSystem()
-        broker = await filled(fs)
-        consumer, answers = broker.consumer()
-        of_both = 4 * len(batch(b"a"))
-        consumer.on_request(fetch(1, "orders", "payments", min_bytes=of_both, max_wait_ms=60_000))
-        await answers.wait_sent(1)
-        consumer.on_request(fetch(2, min_bytes=of_both, max_wait_ms=60_000))
-        consumer.on_request(fetch(3, max_wait_ms=0))
-        await answers.wait_sent(2)
-        assert [offsets(answer) for answer in answers.sent[:2]] == [[("orders", 0, 2)], [("payments", 0, 2)]]
-        consumer.on_closed()
-        await broker.__aexit__()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_poll_that_wants_more_than_one_cold_partition_has_does_not_wait_for_what_is_on_the_disk():
+    fs = ColdFileSystem()
+    broker = await filled(fs)
+    consumer, answers = broker.consumer()
+    of_both = 4 * len(batch(b"a"))
+    consumer.on_request(fetch(1, "orders", "payments", min_bytes=of_both, max_wait_ms=60_000))
+    await answers.wait_sent(1)
+    consumer.on_request(fetch(2, min_bytes=of_both, max_wait_ms=60_000))
+    consumer.on_request(fetch(3, max_wait_ms=0))
+    await answers.wait_sent(2)
+    assert [offsets(answer) for answer in answers.sent[:2]] == [[("orders", 0, 2)], [("payments", 0, 2)]]
+    consumer.on_closed()
+    await broker.__aexit__()
 
 
-def test_records_that_arrive_during_a_cold_read_are_not_forgotten():
-    async def scenario() -> None:
-        fs = ColdFileSystem()
-        broker = await filled(fs)
-        consumer, answers = broker.consumer()
-        fs.go.clear()
-        consumer.on_request(fetch(1, "orders"))
-        await reading(fs)
-        await broker.append("orders", batch(b"c"))
-        fs.go.set()
-        await answers.wait_sent(1)
-        consumer.on_request(fetch(2))
-        await answers.wait_sent(2)
-        read = [each for answer in answers.sent for each in offsets(answer)]
-        assert read == [("orders", 0, 2), ("orders", 2, 3)]
-        consumer.on_closed()
-        await broker.__aexit__()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_records_that_arrive_during_a_cold_read_are_not_forgotten():
+    fs = ColdFileSystem()
+    broker = await filled(fs)
+    consumer, answers = broker.consumer()
+    fs.go.clear()
+    consumer.on_request(fetch(1, "orders"))
+    await reading(fs)
+    await broker.append("orders", batch(b"c"))
+    fs.go.set()
+    await answers.wait_sent(1)
+    consumer.on_request(fetch(2))
+    await answers.wait_sent(2)
+    read = [each for answer in answers.sent for each in offsets(answer)]
+    assert read == [("orders", 0, 2), ("orders", 2, 3)]
+    consumer.on_closed()
+    await broker.__aexit__()
 
 
-def test_a_seek_during_a_cold_read_drops_what_was_read():
-    async def scenario() -> None:
-        fs = ColdFileSystem()
-        broker = await filled(fs)
-        consumer, answers = broker.consumer()
-        fs.go.clear()
-        consumer.on_request(fetch(1, "orders"))
-        await reading(fs)
-        consumer.on_request(fetch(2, "orders", offset=1))
-        fs.go.set()
-        await answers.wait_sent(2)
-        assert [offsets(answer) for answer in answers.sent] == [[("orders", 0, 2)], [("orders", 1, 2)]]
-        consumer.on_closed()
-        await broker.__aexit__()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_seek_during_a_cold_read_drops_what_was_read():
+    fs = ColdFileSystem()
+    broker = await filled(fs)
+    consumer, answers = broker.consumer()
+    fs.go.clear()
+    consumer.on_request(fetch(1, "orders"))
+    await reading(fs)
+    consumer.on_request(fetch(2, "orders", offset=1))
+    fs.go.set()
+    await answers.wait_sent(2)
+    assert [offsets(answer) for answer in answers.sent] == [[("orders", 0, 2)], [("orders", 1, 2)]]
+    consumer.on_closed()
+    await broker.__aexit__()
 
 
-def test_a_stream_dropped_during_a_cold_read_leaves_nothing_behind():
-    async def scenario() -> None:
-        fs = ColdFileSystem()
-        broker = await filled(fs)
-        consumer, answers = broker.consumer()
-        fs.go.clear()
-        consumer.on_request(fetch(1, "orders"))
-        await reading(fs)
-        consumer.on_closed()
-        fs.go.set()
-        assert not (await broker.append("orders", batch(b"c"))).error.code
-        assert answers.sent == []
-        assert broker.partitions.leader(TopicPartition("orders", 0)).leader.waiting == (0, 0)
-        await broker.__aexit__()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_stream_dropped_during_a_cold_read_leaves_nothing_behind():
+    fs = ColdFileSystem()
+    broker = await filled(fs)
+    consumer, answers = broker.consumer()
+    fs.go.clear()
+    consumer.on_request(fetch(1, "orders"))
+    await reading(fs)
+    consumer.on_closed()
+    fs.go.set()
+    assert not (await broker.append("orders", batch(b"c"))).error.code
+    assert answers.sent == []
+    assert broker.partitions.leader(TopicPartition("orders", 0)).leader.waiting == (0, 0)
+    await broker.__aexit__()
 
 
-def test_a_disk_that_cannot_be_read_has_failed():
-    async def scenario() -> None:
-        fs = ColdFileSystem()
-        broker = await filled(fs)
-        fs.failure = OSError(5, "Input/output error")
-        consumer, answers = broker.consumer()
-        consumer.on_request(fetch(1, "orders"))
-        (answer,) = await answers.wait_sent(1)
-        assert answer.results[0].error.code == errors.StorageError.number
-        fs.failure = None
-        assert (await broker.append("orders", batch(b"x"))).error.code == errors.StorageError.number
-        assert "Input/output error" in broker.storage.offline_directories()["/data"]
-        consumer.on_closed()
-        await broker.__aexit__()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_disk_that_cannot_be_read_has_failed():
+    fs = ColdFileSystem()
+    broker = await filled(fs)
+    fs.failure = OSError(5, "Input/output error")
+    consumer, answers = broker.consumer()
+    consumer.on_request(fetch(1, "orders"))
+    (answer,) = await answers.wait_sent(1)
+    assert answer.results[0].error.code == errors.StorageError.number
+    fs.failure = None
+    assert (await broker.append("orders", batch(b"x"))).error.code == errors.StorageError.number
+    assert "Input/output error" in broker.storage.offline_directories()["/data"]
+    consumer.on_closed()
+    await broker.__aexit__()
 
 
-def test_a_lack_of_descriptors_is_not_the_disks_fault():
-    async def scenario() -> None:
-        fs = ColdFileSystem()
-        broker = await filled(fs)
-        fs.failure = OSError(24, "Too many open files")
-        consumer, answers = broker.consumer()
-        consumer.on_request(fetch(1, "orders"))
-        (answer,) = await answers.wait_sent(1)
-        assert answer.results[0].error.code == errors.StorageError.number
-        fs.failure = None
-        consumer.on_request(fetch(2, "orders"))
-        await answers.wait_sent(2)
-        assert offsets(answers.sent[1]) == [("orders", 0, 2)]
-        consumer.on_closed()
-        await broker.__aexit__()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_lack_of_descriptors_is_not_the_disks_fault():
+    fs = ColdFileSystem()
+    broker = await filled(fs)
+    fs.failure = OSError(24, "Too many open files")
+    consumer, answers = broker.consumer()
+    consumer.on_request(fetch(1, "orders"))
+    (answer,) = await answers.wait_sent(1)
+    assert answer.results[0].error.code == errors.StorageError.number
+    fs.failure = None
+    consumer.on_request(fetch(2, "orders"))
+    await answers.wait_sent(2)
+    assert offsets(answers.sent[1]) == [("orders", 0, 2)]
+    consumer.on_closed()
+    await broker.__aexit__()

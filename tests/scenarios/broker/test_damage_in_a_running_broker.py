@@ -21,6 +21,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from tests.worlds.log_world import ABORT, append_to, marker, transactional
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, fetch
+from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
 
 ROTTEN, SOUND = TopicPartition("rotten", 0), TopicPartition("sound", 0)
@@ -84,96 +85,85 @@ async def quarantined(broker: SoloBroker) -> None:
     assert len(broker.values("sound")) == 21
 
 
-def test_a_reader_finds_a_rotten_byte_and_the_partition_is_quarantined_for_good() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem(keep_trace=False)
-        async with filled(fs) as broker:
-            fs.flip(SEALED, 150)
-            consumer, stream = broker.consumer()
-            consumer.on_request(fetch(1, "rotten", max_wait_ms=10))
-            (answer,) = await stream.wait_sent(1)
-            assert answer.results[0].error.code == CorruptLogError.number
-            assert not answer.results[0].records, "nothing rotten leaves the broker"
-            await quarantined(broker)
-            image = broker.image
-        fs.flip(SEALED, 150)  # the operator restores the file; the broker does not know yet
-        async with SoloBroker(fs, image=image) as broker:
-            with pytest.raises(CorruptLogError, match="headrace-quarantine"):
-                broker.partitions.leader(ROTTEN)
-            assert len(broker.values("sound")) == 21
-        fs.unlink("/data/rotten-0/headrace-quarantine")
-        async with SoloBroker(fs, image=image) as broker:
-            assert len(broker.values("rotten")) == 20
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_reader_finds_a_rotten_byte_and_the_partition_is_quarantined_for_good() -> None:
+    fs = CrashingFileSystem(keep_trace=False)
+    async with filled(fs) as broker:
+        fs.flip(SEALED, 150)
+        consumer, stream = broker.consumer()
+        consumer.on_request(fetch(1, "rotten", max_wait_ms=10))
+        (answer,) = await stream.wait_sent(1)
+        assert answer.results[0].error.code == CorruptLogError.number
+        assert not answer.results[0].records, "nothing rotten leaves the broker"
+        await quarantined(broker)
+        image = broker.image
+    fs.flip(SEALED, 150)  # the operator restores the file; the broker does not know yet
+    async with SoloBroker(fs, image=image) as broker:
+        with pytest.raises(CorruptLogError, match="headrace-quarantine"):
+            broker.partitions.leader(ROTTEN)
+        assert len(broker.values("sound")) == 21
+    fs.unlink("/data/rotten-0/headrace-quarantine")
+    async with SoloBroker(fs, image=image) as broker:
+        assert len(broker.values("rotten")) == 20
 
 
-def test_a_search_by_time_finds_it_too() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem(keep_trace=False)
-        async with filled(fs) as broker:
-            replica = broker.partitions.leader(ROTTEN)
-            fs.flip(SEALED, 150)
-            with pytest.raises(CorruptLogError):
-                await replica.timestamp_offset(1000, replica.leader.high_watermark)
-            await quarantined(broker)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_search_by_time_finds_it_too() -> None:
+    fs = CrashingFileSystem(keep_trace=False)
+    async with filled(fs) as broker:
+        replica = broker.partitions.leader(ROTTEN)
+        fs.flip(SEALED, 150)
+        with pytest.raises(CorruptLogError):
+            await replica.timestamp_offset(1000, replica.leader.high_watermark)
+        await quarantined(broker)
 
 
 @pytest.mark.parametrize("position", [7, 8, 15, 16, 100], ids=["offset", "length", "epoch", "magic", "record"])
-def test_the_scrubber_finds_what_nobody_reads(position: int) -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem(keep_trace=False)
-        async with filled(fs) as broker:
-            fs.flip(SEALED, position)
-            async with scrubbing(broker):
-                await quarantined(broker)
-                (ended,) = await until(lambda: events_of(broker, ScrubEnded))
-            assert ended.bytes > 4000, "the other log was read through"
-
-    asyncio.run(scenario())
+@in_loop
+async def test_the_scrubber_finds_what_nobody_reads(position: int) -> None:
+    fs = CrashingFileSystem(keep_trace=False)
+    async with filled(fs) as broker:
+        fs.flip(SEALED, position)
+        async with scrubbing(broker):
+            await quarantined(broker)
+            (ended,) = await until(lambda: events_of(broker, ScrubEnded))
+        assert ended.bytes > 4000, "the other log was read through"
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("position", [3, 7])
-def test_the_scrubber_has_a_damaged_index_made_anew(suffix: str, position: int) -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem(keep_trace=False)
-        async with filled(fs) as broker:
-            path = SEALED.removesuffix(".log") + suffix
-            whole = fs.files()[path]
-            fs.flip(path, position)
-            async with scrubbing(broker):
-                (rebuilt,) = await until(lambda: events_of(broker, IndexRebuilt))
-            assert path in rebuilt.why
-            assert fs.files()[path] == whole, "as an appender had written it"
-            assert not events_of(broker, CorruptionFound)
-            assert len(broker.values("rotten")) == 20
-
-    asyncio.run(scenario())
+@in_loop
+async def test_the_scrubber_has_a_damaged_index_made_anew(suffix: str, position: int) -> None:
+    fs = CrashingFileSystem(keep_trace=False)
+    async with filled(fs) as broker:
+        path = SEALED.removesuffix(".log") + suffix
+        whole = fs.files()[path]
+        fs.flip(path, position)
+        async with scrubbing(broker):
+            (rebuilt,) = await until(lambda: events_of(broker, IndexRebuilt))
+        assert path in rebuilt.why
+        assert fs.files()[path] == whole, "as an appender had written it"
+        assert not events_of(broker, CorruptionFound)
+        assert len(broker.values("rotten")) == 20
 
 
-def test_the_scrubber_has_a_lost_transaction_index_made_anew() -> None:
+@in_loop
+async def test_the_scrubber_has_a_lost_transaction_index_made_anew() -> None:
     """A missing transaction index says that no transaction was aborted, so no reader would notice the loss."""
-
-    async def scenario() -> None:
-        fs = CrashingFileSystem(keep_trace=False)
-        async with SoloBroker(fs) as broker:
-            await broker.topic("rotten")
-            replica = broker.partitions.leader(ROTTEN)
-            append_to(replica.log, transactional(7, 0))
-            append_to(replica.log, marker(7, ABORT))
-            replica.log.roll()
-            path = SEALED.removesuffix(".log") + ".txnindex"
-            whole = fs.files()[path]
-            fs.unlink(path)
-            async with scrubbing(broker):
-                (rebuilt,) = await until(lambda: events_of(broker, IndexRebuilt))
-            assert path in rebuilt.why
-            assert fs.files()[path] == whole
-
-    asyncio.run(scenario())
+    fs = CrashingFileSystem(keep_trace=False)
+    async with SoloBroker(fs) as broker:
+        await broker.topic("rotten")
+        replica = broker.partitions.leader(ROTTEN)
+        append_to(replica.log, transactional(7, 0))
+        append_to(replica.log, marker(7, ABORT))
+        replica.log.roll()
+        path = SEALED.removesuffix(".log") + ".txnindex"
+        whole = fs.files()[path]
+        fs.unlink(path)
+        async with scrubbing(broker):
+            (rebuilt,) = await until(lambda: events_of(broker, IndexRebuilt))
+        assert path in rebuilt.why
+        assert fs.files()[path] == whole
 
 
 def test_what_is_wrong_at_first_sight_only_is_no_finding() -> None:
@@ -199,14 +189,12 @@ def test_what_is_wrong_at_first_sight_only_is_no_finding() -> None:
     asyncio.run(scenario())
 
 
-def test_a_rate_of_zero_is_off_until_it_is_not() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem(keep_trace=False)
-        async with filled(fs) as broker, scrubbing(broker, log_scrub_bytes_per_second=0) as settings:
-            fs.flip(SEALED, 150)
-            assert not events_of(broker, ScrubEnded)
-            await broker.change(ConfigRecord(ConfigResourceType.BROKER, "", "log.scrub.bytes.per.second", str(1 << 30)))
-            settings.apply(broker.image, BROKER_ID)
-            await quarantined(broker)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_rate_of_zero_is_off_until_it_is_not() -> None:
+    fs = CrashingFileSystem(keep_trace=False)
+    async with filled(fs) as broker, scrubbing(broker, log_scrub_bytes_per_second=0) as settings:
+        fs.flip(SEALED, 150)
+        assert not events_of(broker, ScrubEnded)
+        await broker.change(ConfigRecord(ConfigResourceType.BROKER, "", "log.scrub.bytes.per.second", str(1 << 30)))
+        settings.apply(broker.image, BROKER_ID)
+        await quarantined(broker)

@@ -12,6 +12,7 @@ from headrace_core import errors
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, PartitionChangeRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch
+from tests.worlds.waiting import in_loop
 
 
 class Assignments:
@@ -40,79 +41,69 @@ class Assignments:
         return self.where
 
 
-def test_a_replica_that_could_not_be_made_is_said_to_be_in_the_directory_that_failed() -> None:
+@in_loop
+async def test_a_replica_that_could_not_be_made_is_said_to_be_in_the_directory_that_failed() -> None:
     """Without the report, the partition would keep a leader that cannot serve, because the controllers count an
     unassigned replica as working."""
-
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with SoloBroker(fs, "/one", "/two") as broker:
-            one, two = (each.directory_id for each in broker.storage.describe())
-            assert one is not None
-            assert two is not None
-            fs.break_disk("/two")
-            await broker.topic("orders", 4)
-            assert broker.storage.offline_directory_ids() == [two]
-            outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(4)]
-            assert sorted(outcomes) == [0, 0, errors.StorageError.number, errors.StorageError.number]
-            assigned = await Assignments(broker).everything()
-            assert assigned == {number: two.bytes if code else one.bytes for number, code in enumerate(outcomes)}
-
-    asyncio.run(scenario())
+    fs = CrashingFileSystem()
+    async with SoloBroker(fs, "/one", "/two") as broker:
+        one, two = (each.directory_id for each in broker.storage.describe())
+        assert one is not None
+        assert two is not None
+        fs.break_disk("/two")
+        await broker.topic("orders", 4)
+        assert broker.storage.offline_directory_ids() == [two]
+        outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(4)]
+        assert sorted(outcomes) == [0, 0, errors.StorageError.number, errors.StorageError.number]
+        assigned = await Assignments(broker).everything()
+        assert assigned == {number: two.bytes if code else one.bytes for number, code in enumerate(outcomes)}
 
 
-def test_a_replica_whose_directory_failed_unassigned_is_said_to_have_been_there() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with SoloBroker(fs, "/one", "/two") as broker:
-            await broker.topic("orders", 2)
-            before = await Assignments(broker).everything()
-            fs.break_disk("/two")
-            outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
-            assert sorted(outcomes) == [0, errors.StorageError.number]
-            assert await Assignments(broker).everything() == before
-            assert len(set(before.values())) == 2
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_replica_whose_directory_failed_unassigned_is_said_to_have_been_there() -> None:
+    fs = CrashingFileSystem()
+    async with SoloBroker(fs, "/one", "/two") as broker:
+        await broker.topic("orders", 2)
+        before = await Assignments(broker).everything()
+        fs.break_disk("/two")
+        outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
+        assert sorted(outcomes) == [0, errors.StorageError.number]
+        assert await Assignments(broker).everything() == before
+        assert len(set(before.values())) == 2
 
 
-def test_a_replica_that_is_not_found_while_a_directory_is_away_is_said_to_be_lost() -> None:
+@in_loop
+async def test_a_replica_that_is_not_found_while_a_directory_is_away_is_said_to_be_lost() -> None:
     """The broker crashed before it could report its replicas' directories, and one of its disks is missing
     afterwards."""
-
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with SoloBroker(fs, "/one", "/two") as broker:
-            await broker.topic("orders", 2)
-            before = await Assignments(broker).everything()
-            image = broker.image
-        fs.break_disk("/two", reads=True)
-        async with SoloBroker(fs, "/one", "/two", image=image) as broker:
-            (one,) = (each.bytes for each in broker.storage.directory_ids())
-            assigned = await Assignments(broker).everything()
-            assert assigned == {number: one if was == one else LOST_DIRECTORY for number, was in before.items()}
-            assert sorted(assigned.values()) == sorted([one, LOST_DIRECTORY])
-            await broker.change(
-                *(
-                    PartitionChangeRecord(image.topic_ids["orders"], number, 1, directories=(directory,))
-                    for number, directory in assigned.items()
-                )
+    fs = CrashingFileSystem()
+    async with SoloBroker(fs, "/one", "/two") as broker:
+        await broker.topic("orders", 2)
+        before = await Assignments(broker).everything()
+        image = broker.image
+    fs.break_disk("/two", reads=True)
+    async with SoloBroker(fs, "/one", "/two", image=image) as broker:
+        (one,) = (each.bytes for each in broker.storage.directory_ids())
+        assigned = await Assignments(broker).everything()
+        assert assigned == {number: one if was == one else LOST_DIRECTORY for number, was in before.items()}
+        assert sorted(assigned.values()) == sorted([one, LOST_DIRECTORY])
+        await broker.change(
+            *(
+                PartitionChangeRecord(image.topic_ids["orders"], number, 1, directories=(directory,))
+                for number, directory in assigned.items()
             )
-            image = broker.image
-        fs.mend_disk("/two")
-        async with SoloBroker(fs, "/one", "/two", image=image) as broker:
-            assert await Assignments(broker).everything() == {n: where for n, where in before.items() if where != one}
-            outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
-            assert outcomes == [0, 0]
+        )
+        image = broker.image
+    fs.mend_disk("/two")
+    async with SoloBroker(fs, "/one", "/two", image=image) as broker:
+        assert await Assignments(broker).everything() == {n: where for n, where in before.items() if where != one}
+        outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
+        assert outcomes == [0, 0]
 
-    asyncio.run(scenario())
 
-
-def test_a_broker_without_partitions_tells_nothing() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem(), "/one", "/two") as broker:
-            assigned = Assignments(broker)
-            assigned.assignments.all_changed(EMPTY_IMAGE)
-            assert await assigned.everything() == {}
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_broker_without_partitions_tells_nothing() -> None:
+    async with SoloBroker(CrashingFileSystem(), "/one", "/two") as broker:
+        assigned = Assignments(broker)
+        assigned.assignments.all_changed(EMPTY_IMAGE)
+        assert await assigned.everything() == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,6 +28,7 @@ from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.telemetry import Emitter, Metrics
 from headrace_protos.v1 import replication_pb2_grpc
 from tests.worlds.this_process import free_port
+from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
 
 LEADER = 2
@@ -156,188 +156,171 @@ async def world() -> AsyncIterator[tuple[Leader, FollowerStreams]]:
         await leader.stop()
 
 
-def test_records_come_and_are_acknowledged_on_one_stream_for_each_lane() -> None:
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
-            streams.join(near)
-            streams.join(far)
-            assert leader.hellos == []  # no leader address is known
-            streams.metadata_changed(at(leader.port))
-            await until(lambda: near.is_following and far.is_following)
-            assert {hello.lane for hello in leader.hellos} == {Lane.LIVE, Lane.CATCH_UP}
-            assert {(each.cluster_id, each.broker_id, each.broker_epoch, each.leader_id) for each in leader.hellos} == {
-                ("tests", 1, 11, LEADER)
-            }
-            assert len(leader.streams) == 2
-            streams.leave(far)
-            await until(lambda: len(leader.streams) == 1)  # its stream had no other partition
-            leader.push(Push(near.handle, b"records", 0, 0))
-            await until(lambda: leader.acks)
-            assert near.pushes == [b"records"]
-            assert leader.acks == [Ack(near.handle, 1, 1, 0)]
-            leader.push(Push(near.handle + 1, b"for nobody", 0, 0))
-            leader.push(Push(near.handle, b"more", 0, 0))
-            await until(lambda: len(near.pushes) == 2)
-            assert near.pushes[1] == b"more"
-            assert streams.bytes_in.value == len(b"recordsfor nobodymore")
-
-    asyncio.run(scenario())
+@in_loop
+async def test_records_come_and_are_acknowledged_on_one_stream_for_each_lane() -> None:
+    async with world() as (leader, streams):
+        near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
+        streams.join(near)
+        streams.join(far)
+        assert leader.hellos == []  # no leader address is known
+        streams.metadata_changed(at(leader.port))
+        await until(lambda: near.is_following and far.is_following)
+        assert {hello.lane for hello in leader.hellos} == {Lane.LIVE, Lane.CATCH_UP}
+        assert {(each.cluster_id, each.broker_id, each.broker_epoch, each.leader_id) for each in leader.hellos} == {
+            ("tests", 1, 11, LEADER)
+        }
+        assert len(leader.streams) == 2
+        streams.leave(far)
+        await until(lambda: len(leader.streams) == 1)  # its stream had no other partition
+        leader.push(Push(near.handle, b"records", 0, 0))
+        await until(lambda: leader.acks)
+        assert near.pushes == [b"records"]
+        assert leader.acks == [Ack(near.handle, 1, 1, 0)]
+        leader.push(Push(near.handle + 1, b"for nobody", 0, 0))
+        leader.push(Push(near.handle, b"more", 0, 0))
+        await until(lambda: len(near.pushes) == 2)
+        assert near.pushes[1] == b"more"
+        assert streams.bytes_in.value == len(b"recordsfor nobodymore")
 
 
-def test_a_leader_that_comes_back_is_joined_again_and_one_that_moved_is_found() -> None:
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            streams.metadata_changed(at(leader.port))
-            replica = Replica(streams)
-            streams.join(replica)
-            await until(lambda: replica.is_following)
-            first = replica.handle
-            leader.push(Push(first, b"one", 0, 0))
-            await until(lambda: replica.pushes)
-            await leader.stop()
-            await until(lambda: replica.losses)
-            assert not replica.is_following
-            await leader.start()
-            await until(lambda: replica.is_following)
-            assert leader.joins[-1].log_end == 1
-            assert replica.handle > first
-            elsewhere = Leader()
-            await elsewhere.start()
-            streams.metadata_changed(at(leader.port, elsewhere.port))
-            await until(lambda: elsewhere.joins)
-            await until(lambda: not leader.streams)
-            await streams.close()
-            await elsewhere.stop()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_leader_that_comes_back_is_joined_again_and_one_that_moved_is_found() -> None:
+    async with world() as (leader, streams):
+        streams.metadata_changed(at(leader.port))
+        replica = Replica(streams)
+        streams.join(replica)
+        await until(lambda: replica.is_following)
+        first = replica.handle
+        leader.push(Push(first, b"one", 0, 0))
+        await until(lambda: replica.pushes)
+        await leader.stop()
+        await until(lambda: replica.losses)
+        assert not replica.is_following
+        await leader.start()
+        await until(lambda: replica.is_following)
+        assert leader.joins[-1].log_end == 1
+        assert replica.handle > first
+        elsewhere = Leader()
+        await elsewhere.start()
+        streams.metadata_changed(at(leader.port, elsewhere.port))
+        await until(lambda: elsewhere.joins)
+        await until(lambda: not leader.streams)
+        await streams.close()
+        await elsewhere.stop()
 
 
-def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on() -> None:
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            streams.metadata_changed(at(leader.port))
-            sound, unsound = Replica(streams), Replica(streams)
-            for each in (unsound, sound):
-                streams.join(each)
-            await until(lambda: sound.is_following and unsound.is_following)
+@in_loop
+async def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on() -> None:
+    async with world() as (leader, streams):
+        streams.metadata_changed(at(leader.port))
+        sound, unsound = Replica(streams), Replica(streams)
+        for each in (unsound, sound):
+            streams.join(each)
+        await until(lambda: sound.is_following and unsound.is_following)
 
-            def stumble(push: Push) -> None:
-                raise AssertionError("an unforeseen error")
+        def stumble(push: Push) -> None:
+            raise AssertionError("an unforeseen error")
 
-            unsound.pushed = stumble  # type: ignore[method-assign]
-            broken = Push(unsound.handle, b"for one", 0, 0)
-            whole = Push(sound.handle, b"for the other", 0, 0)
-            leader.streams[-1].send(wire.response_to_proto(Response(pushes=(broken, whole, broken))))
-            await until(lambda: sound.pushes)
-            await until(lambda: leader.leaves == [unsound.handle])
-            assert [str(error) for error in unsound.stumbles] == ["an unforeseen error"]
-            assert sound.losses == 0
-            assert len(leader.hellos) == 1
-            del unsound.pushed
-            streams.join(unsound)  # as it does after a pause
-            await until(lambda: unsound.is_following and unsound.handle > sound.handle)
-            leader.push(Push(unsound.handle, b"for one", 0, 0))
-            await until(lambda: unsound.pushes)
-
-    asyncio.run(scenario())
+        unsound.pushed = stumble  # type: ignore[method-assign]
+        broken = Push(unsound.handle, b"for one", 0, 0)
+        whole = Push(sound.handle, b"for the other", 0, 0)
+        leader.streams[-1].send(wire.response_to_proto(Response(pushes=(broken, whole, broken))))
+        await until(lambda: sound.pushes)
+        await until(lambda: leader.leaves == [unsound.handle])
+        assert [str(error) for error in unsound.stumbles] == ["an unforeseen error"]
+        assert sound.losses == 0
+        assert len(leader.hellos) == 1
+        del unsound.pushed
+        streams.join(unsound)  # as it does after a pause
+        await until(lambda: unsound.is_following and unsound.handle > sound.handle)
+        leader.push(Push(unsound.handle, b"for one", 0, 0))
+        await until(lambda: unsound.pushes)
 
 
-def test_a_bug_in_the_writer_ends_the_stream_and_the_next_one_carries_on() -> None:
+@in_loop
+async def test_a_bug_in_the_writer_ends_the_stream_and_the_next_one_carries_on() -> None:
     """A stream that the follower no longer writes to must not look alive."""
+    async with world() as (leader, streams):
+        streams.metadata_changed(at(leader.port))
+        replica = Replica(streams)
+        streams.join(replica)
+        await until(lambda: replica.is_following)
 
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            streams.metadata_changed(at(leader.port))
-            replica = Replica(streams)
-            streams.join(replica)
-            await until(lambda: replica.is_following)
+        def stumble() -> Ack | None:
+            del replica.next_ack
+            raise AssertionError("a bug")
 
-            def stumble() -> Ack | None:
-                del replica.next_ack
-                raise AssertionError("a bug")
-
-            replica.next_ack = stumble  # type: ignore[method-assign]
-            leader.push(Push(replica.handle, b"one", 0, 0))
-            await until(lambda: replica.losses == 1 and replica.is_following)
-            leader.push(Push(replica.handle, b"two", 0, 0))
-            await until(lambda: leader.acks)
-            assert replica.pushes == [b"one", b"two"]
-            assert len(leader.hellos) == 2
-
-    asyncio.run(scenario())
+        replica.next_ack = stumble  # type: ignore[method-assign]
+        leader.push(Push(replica.handle, b"one", 0, 0))
+        await until(lambda: replica.losses == 1 and replica.is_following)
+        leader.push(Push(replica.handle, b"two", 0, 0))
+        await until(lambda: leader.acks)
+        assert replica.pushes == [b"one", b"two"]
+        assert len(leader.hellos) == 2
 
 
-def test_a_leave_whose_listener_fails_is_confirmed_again() -> None:
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            streams.metadata_changed(at(leader.port))
-            reported: list[int] = []
+@in_loop
+async def test_a_leave_whose_listener_fails_is_confirmed_again() -> None:
+    async with world() as (leader, streams):
+        streams.metadata_changed(at(leader.port))
+        reported: list[int] = []
 
-            def fails_once() -> None:
-                reported.append(len(reported))
-                assert len(reported) > 1, "the error is reported"
+        def fails_once() -> None:
+            reported.append(len(reported))
+            assert len(reported) > 1, "the error is reported"
 
-            streams.confirm_leave(Replica(streams), fails_once)  # type: ignore[arg-type]
-            await until(lambda: len(reported) == 2)
-            await until(lambda: not leader.streams)
-
-    asyncio.run(scenario())
+        streams.confirm_leave(Replica(streams), fails_once)  # type: ignore[arg-type]
+        await until(lambda: len(reported) == 2)
+        await until(lambda: not leader.streams)
 
 
-def test_whoever_is_let_go_of_is_let_go_of_at_the_leader() -> None:
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            streams.metadata_changed(at(leader.port))
-            stays, goes = Replica(streams), Replica(streams)
-            streams.join(stays)
-            streams.join(goes)
-            await until(lambda: stays.is_following and goes.is_following)
-            streams.leave(goes)
-            await until(lambda: leader.leaves)
-            assert leader.leaves == [goes.handle]
-            assert len(leader.streams) == 1
-
-    asyncio.run(scenario())
+@in_loop
+async def test_whoever_is_let_go_of_is_let_go_of_at_the_leader() -> None:
+    async with world() as (leader, streams):
+        streams.metadata_changed(at(leader.port))
+        stays, goes = Replica(streams), Replica(streams)
+        streams.join(stays)
+        streams.join(goes)
+        await until(lambda: stays.is_following and goes.is_following)
+        streams.leave(goes)
+        await until(lambda: leader.leaves)
+        assert leader.leaves == [goes.handle]
+        assert len(leader.streams) == 1
 
 
-def test_a_leave_is_confirmed_behind_the_last_word() -> None:
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            streams.metadata_changed(at(leader.port))
-            stays, goes = Replica(streams), Replica(streams)
-            streams.join(stays)
-            streams.join(goes)
-            await until(lambda: stays.is_following and goes.is_following)
-            confirmed: list[bool] = []
-            streams.leave(goes)
-            streams.confirm_leave(goes, lambda: confirmed.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
-            await until(lambda: confirmed)
-            assert confirmed == [True]
-            await until(lambda: len(leader.leaves) == 2)  # and the follower ends the join with that handle
-            assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), Join)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_leave_is_confirmed_behind_the_last_word() -> None:
+    async with world() as (leader, streams):
+        streams.metadata_changed(at(leader.port))
+        stays, goes = Replica(streams), Replica(streams)
+        streams.join(stays)
+        streams.join(goes)
+        await until(lambda: stays.is_following and goes.is_following)
+        confirmed: list[bool] = []
+        streams.leave(goes)
+        streams.confirm_leave(goes, lambda: confirmed.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
+        await until(lambda: confirmed)
+        assert confirmed == [True]
+        await until(lambda: len(leader.leaves) == 2)  # and the follower ends the join with that handle
+        assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), Join)
 
 
-def test_a_stream_whose_last_partition_the_leader_let_go_of_ends_when_that_one_goes_elsewhere() -> None:
-    async def scenario() -> None:
-        async with world() as (leader, streams):
-            streams.metadata_changed(at(leader.port))
-            near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
-            streams.join(near)
-            streams.join(far)
-            await until(lambda: near.is_following and far.is_following)
-            # each follower has its own handle, and both lanes number their handles from one
-            for stream in leader.streams:
-                stream.send(wire.response_to_proto(Response(ended=(Ended(far.handle, None, other_lane=True),))))
-            await until(lambda: not any(count for _, _, count, _ in streams.describe()))
-            far.lane = Lane.LIVE
-            streams.join(far)  # it has caught up
-            await until(lambda: len(leader.streams) == 1)
-            assert [(kind, count) for _, kind, count, _ in streams.describe()] == [(Lane.LIVE, 1)]
-            streams.leave(far)
-            streams.leave(near)
-            await until(lambda: not leader.streams)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_stream_whose_last_partition_the_leader_let_go_of_ends_when_that_one_goes_elsewhere() -> None:
+    async with world() as (leader, streams):
+        streams.metadata_changed(at(leader.port))
+        near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
+        streams.join(near)
+        streams.join(far)
+        await until(lambda: near.is_following and far.is_following)
+        # each follower has its own handle, and both lanes number their handles from one
+        for stream in leader.streams:
+            stream.send(wire.response_to_proto(Response(ended=(Ended(far.handle, None, other_lane=True),))))
+        await until(lambda: not any(count for _, _, count, _ in streams.describe()))
+        far.lane = Lane.LIVE
+        streams.join(far)  # it has caught up
+        await until(lambda: len(leader.streams) == 1)
+        assert [(kind, count) for _, kind, count, _ in streams.describe()] == [(Lane.LIVE, 1)]
+        streams.leave(far)
+        streams.leave(near)
+        await until(lambda: not leader.streams)

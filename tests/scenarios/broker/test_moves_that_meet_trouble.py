@@ -21,6 +21,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEnt
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, StallingFileSystem, batch, produce
 from tests.worlds.this_process import steps
+from tests.worlds.waiting import in_loop
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 0)
@@ -441,32 +442,29 @@ def test_records_deleted_under_two_leader_epochs_at_once() -> None:
 
 
 @pytest.mark.parametrize("when", ["before the move", "at its end"])
-def test_a_foreign_directory_of_the_logs_name_costs_only_the_move(when: str) -> None:
+@in_loop
+async def test_a_foreign_directory_of_the_logs_name_costs_only_the_move(when: str) -> None:
     """A rename cannot replace a directory with files. The target directory stays online, and the log where it is."""
-
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with SoloBroker(fs, "/one", "/two") as broker:
-            await broker.topic("orders")
-            await broker.topic("payments")
-            await fill(broker, "orders", 0, 3)
-            if when == "before the move":
-                fs.mkdir("/two/orders-0")
-                fs.open("/two/orders-0/notes.txt", create=True).close()
-            else:
-                fs.fail("rename", errno.ENOTEMPTY, path_ends="-> /two/orders-0")
-            await moved(broker, "/two")
-            await fill(broker, "orders", 3, 5)
-            await fill(broker, "payments", 0, 1)
-            assert not broker.storage.offline_directories()
-            assert broker.values("orders") == [b"%04d" % number for number in range(5)]
-            assert not fs.exists(f"/one/orders-0/{MARKER}")
-            assert not [name for name in fs.listdir("/two") if name.endswith("-future")]
-            if when == "before the move":
-                assert fs.listdir("/two/orders-0") == ["notes.txt"]
-                remove_tree(fs, "/two/orders-0")
-            await moved(broker, "/two")
-            assert broker.values("orders") == [b"%04d" % number for number in range(5)]
-            assert homes_of_orders(fs) == ["/two"]
-
-    asyncio.run(scenario())
+    fs = CrashingFileSystem()
+    async with SoloBroker(fs, "/one", "/two") as broker:
+        await broker.topic("orders")
+        await broker.topic("payments")
+        await fill(broker, "orders", 0, 3)
+        if when == "before the move":
+            fs.mkdir("/two/orders-0")
+            fs.open("/two/orders-0/notes.txt", create=True).close()
+        else:
+            fs.fail("rename", errno.ENOTEMPTY, path_ends="-> /two/orders-0")
+        await moved(broker, "/two")
+        await fill(broker, "orders", 3, 5)
+        await fill(broker, "payments", 0, 1)
+        assert not broker.storage.offline_directories()
+        assert broker.values("orders") == [b"%04d" % number for number in range(5)]
+        assert not fs.exists(f"/one/orders-0/{MARKER}")
+        assert not [name for name in fs.listdir("/two") if name.endswith("-future")]
+        if when == "before the move":
+            assert fs.listdir("/two/orders-0") == ["notes.txt"]
+            remove_tree(fs, "/two/orders-0")
+        await moved(broker, "/two")
+        assert broker.values("orders") == [b"%04d" % number for number in range(5)]
+        assert homes_of_orders(fs) == ["/two"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_protos.v1 import produce_pb2
 from tests.worlds.solo_broker import SoloBroker, batch, produce
+from tests.worlds.waiting import in_loop
 
 
 @pytest.mark.parametrize(
@@ -23,34 +23,30 @@ from tests.worlds.solo_broker import SoloBroker, batch, produce
         (produce(8, "orders", batch(b"x"), timeout_ms=-1), "timeout_ms=-1: must not be negative"),
     ],
 )
-def test_a_request_without_sense_is_refused_and_appends_nothing(request_: Any, why: str) -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("orders")
-            producer, answers = broker.producer()
-            with pytest.raises(InvalidRequestError, match=why):
-                producer.on_request(request_)
-            producer.on_closed()
-            assert answers.sent == []
-            assert broker.values("orders") == []
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_request_without_sense_is_refused_and_appends_nothing(request_: Any, why: str) -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        producer, answers = broker.producer()
+        with pytest.raises(InvalidRequestError, match=why):
+            producer.on_request(request_)
+        producer.on_closed()
+        assert answers.sent == []
+        assert broker.values("orders") == []
 
 
-def test_records_for_a_deleted_topic_do_not_enter_the_new_one_of_its_name() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("orders")
-            producer, answers = broker.producer()
-            request = produce(1, "orders", batch(b"x"))
-            request.partitions[0].topic_id = bytes(range(16))
-            producer.on_request(request)
-            (answer,) = await answers.wait_sent(1)
-            assert answer.results[0].error.code == InconsistentTopicIdError.number
-            assert broker.values("orders") == []
-            producer.on_closed()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_records_for_a_deleted_topic_do_not_enter_the_new_one_of_its_name() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        producer, answers = broker.producer()
+        request = produce(1, "orders", batch(b"x"))
+        request.partitions[0].topic_id = bytes(range(16))
+        producer.on_request(request)
+        (answer,) = await answers.wait_sent(1)
+        assert answer.results[0].error.code == InconsistentTopicIdError.number
+        assert broker.values("orders") == []
+        producer.on_closed()
 
 
 def item(topic: str, **conditions: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,43 +13,39 @@ from headrace_core.node.config import NodeConfig
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker
+from tests.worlds.waiting import in_loop
 
 
-def test_logs_are_closed_though_upkeep_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        given = {"log.dirs": str(tmp_path), "controller.quorum.voters": "1@127.0.0.1:1"}
-        broker = Broker(NodeConfig.from_properties(given, role="broker"))
-        closed: list[int] = []
+@in_loop
+async def test_logs_are_closed_though_upkeep_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"log.dirs": str(tmp_path), "controller.quorum.voters": "1@127.0.0.1:1"}
+    broker = Broker(NodeConfig.from_properties(given, role="broker"))
+    closed: list[int] = []
 
-        async def stop() -> None:
-            raise RuntimeError("can't start new thread")
+    async def stop() -> None:
+        raise RuntimeError("can't start new thread")
 
-        async def close(high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, **_: object) -> bool:
-            closed.append(broker_epoch)
-            return True
+    async def close(high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, **_: object) -> bool:
+        closed.append(broker_epoch)
+        return True
 
-        monkeypatch.setattr(broker.upkeep, "stop", stop)
-        monkeypatch.setattr(broker.storage, "close", close)
-        await broker.stop()
-        assert closed == [-1]
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(broker.upkeep, "stop", stop)
+    monkeypatch.setattr(broker.storage, "close", close)
+    await broker.stop()
+    assert closed == [-1]
 
 
-def test_a_broker_knows_the_epoch_it_stopped_cleanly_with_in_all_of_its_directories() -> None:
+@in_loop
+async def test_a_broker_knows_the_epoch_it_stopped_cleanly_with_in_all_of_its_directories() -> None:
     """KIP-966: the broker reports the epoch of its clean stop at its next registration. Without the epoch of the clean
     stop, the controllers remove the broker from the eligible leader replicas."""
-
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        roots = ("/one", "/two")
-        async with SoloBroker(fs, *roots) as broker:
-            assert broker.storage.clean_shutdown_epoch() is None, "nobody has stopped yet"
-        again = SoloBroker(fs, *roots)
-        assert again.storage.clean_shutdown_epoch() == 1
-        write_clean_shutdown(fs, "/two", CleanShutdown(2))
-        assert again.storage.clean_shutdown_epoch() is None, "of two lives"
-        fs.unlink(f"/two/{CLEAN_SHUTDOWN}")
-        assert again.storage.clean_shutdown_epoch() is None, "one of them was not closed"
-
-    asyncio.run(scenario())
+    fs = CrashingFileSystem()
+    roots = ("/one", "/two")
+    async with SoloBroker(fs, *roots) as broker:
+        assert broker.storage.clean_shutdown_epoch() is None, "nobody has stopped yet"
+    again = SoloBroker(fs, *roots)
+    assert again.storage.clean_shutdown_epoch() == 1
+    write_clean_shutdown(fs, "/two", CleanShutdown(2))
+    assert again.storage.clean_shutdown_epoch() is None, "of two lives"
+    fs.unlink(f"/two/{CLEAN_SHUTDOWN}")
+    assert again.storage.clean_shutdown_epoch() is None, "one of them was not closed"

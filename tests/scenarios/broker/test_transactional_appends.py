@@ -21,6 +21,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, produce_pb2, transactions_pb2
 from tests.worlds.solo_broker import BROKER_ID, FakeStream, PlayedCoordinator, SoloBroker, produce
+from tests.worlds.waiting import in_loop
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".ljust(16, b".")
@@ -475,58 +476,54 @@ def test_a_marker_is_answered_when_it_is_committed() -> None:
     run(scenario)
 
 
-def test_a_marker_that_is_not_committed_in_time_is_asked_for_again() -> None:
-    async def scenario() -> None:
-        limits = BrokerLimits(request_timeout_ms=50)
-        async with asyncio.timeout(60), SoloBroker(CrashingFileSystem(), limits=limits) as broker:
-            await broker.change(
-                TopicRecord("orders", TOPIC_ID),
-                PartitionRecord(TOPIC_ID, 0, (BROKER_ID, OTHER), (BROKER_ID, OTHER), BROKER_ID, 0, 0),
-            )
-            markers = Markers(broker)
-            leader = broker.partitions.leader(ORDERS).leader
-            for _ in range(3):
-                assert await markers.end(1) == ["REQUEST_TIMED_OUT"]
-                assert markers.handler.is_idle(), "what timed out would in the end stop the markers of others"
-                assert leader.waiting[0] == 0
-            leader.follower_joined(OTHER, 5, log_end=0, durable_end=0, log_start=0, now_ms=0)
-            leader.follower_acked(OTHER, 5, durable_end=1, log_end=1, log_start=0, now_ms=0)
-            assert await markers.end(1) == ["ok"]
-            assert leader.log_end == 1
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_marker_that_is_not_committed_in_time_is_asked_for_again() -> None:
+    limits = BrokerLimits(request_timeout_ms=50)
+    async with asyncio.timeout(60), SoloBroker(CrashingFileSystem(), limits=limits) as broker:
+        await broker.change(
+            TopicRecord("orders", TOPIC_ID),
+            PartitionRecord(TOPIC_ID, 0, (BROKER_ID, OTHER), (BROKER_ID, OTHER), BROKER_ID, 0, 0),
+        )
+        markers = Markers(broker)
+        leader = broker.partitions.leader(ORDERS).leader
+        for _ in range(3):
+            assert await markers.end(1) == ["REQUEST_TIMED_OUT"]
+            assert markers.handler.is_idle(), "what timed out would in the end stop the markers of others"
+            assert leader.waiting[0] == 0
+        leader.follower_joined(OTHER, 5, log_end=0, durable_end=0, log_start=0, now_ms=0)
+        leader.follower_acked(OTHER, 5, durable_end=1, log_end=1, log_start=0, now_ms=0)
+        assert await markers.end(1) == ["ok"]
+        assert leader.log_end == 1
 
 
-def test_markers_and_epochs_survive_a_restart_and_a_new_leader_epoch() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with asyncio.timeout(60), SoloBroker(fs) as broker:
-            await broker.topic("orders")
-            coordinator = played(broker)
-            handler, stream = broker.producer()
-            send(handler, 0, batch(0))
-            coordinator.answer()
-            await stream.wait_sent(1)
-            assert await Markers(broker).end(1, coordinator_epoch=4) == ["ok"]
-            send(handler, 1, batch(0, epoch=1))
-            coordinator.answer()
-            await stream.wait_sent(2)
-            await broker.new_leader("orders", BROKER_ID, 1)
-            image = broker.image
-        fs.crash()
-        async with asyncio.timeout(60), SoloBroker(fs, image=image) as broker:
-            coordinator = played(broker)
-            markers = Markers(broker)
-            assert await markers.end(1) == ["INVALID_PRODUCER_EPOCH"], "a late marker of the transaction before"
-            assert await markers.end(2, coordinator_epoch=3) == ["TRANSACTION_COORDINATOR_FENCED"]
-            handler, stream = broker.producer()
-            send(handler, 2, batch(1, epoch=1))
-            await stream.wait_sent(1)
-            assert results(stream) == [(2, "ok", 3)], "the log shows the open transaction"
-            assert await markers.end(2, commit=False, coordinator_epoch=4) == ["ok"]
-            assert shown(broker) == ["7:0:0", "commit", "7:1:0", "7:1:1", "abort"]
-
-    asyncio.run(scenario())
+@in_loop
+async def test_markers_and_epochs_survive_a_restart_and_a_new_leader_epoch() -> None:
+    fs = CrashingFileSystem()
+    async with asyncio.timeout(60), SoloBroker(fs) as broker:
+        await broker.topic("orders")
+        coordinator = played(broker)
+        handler, stream = broker.producer()
+        send(handler, 0, batch(0))
+        coordinator.answer()
+        await stream.wait_sent(1)
+        assert await Markers(broker).end(1, coordinator_epoch=4) == ["ok"]
+        send(handler, 1, batch(0, epoch=1))
+        coordinator.answer()
+        await stream.wait_sent(2)
+        await broker.new_leader("orders", BROKER_ID, 1)
+        image = broker.image
+    fs.crash()
+    async with asyncio.timeout(60), SoloBroker(fs, image=image) as broker:
+        coordinator = played(broker)
+        markers = Markers(broker)
+        assert await markers.end(1) == ["INVALID_PRODUCER_EPOCH"], "a late marker of the transaction before"
+        assert await markers.end(2, coordinator_epoch=3) == ["TRANSACTION_COORDINATOR_FENCED"]
+        handler, stream = broker.producer()
+        send(handler, 2, batch(1, epoch=1))
+        await stream.wait_sent(1)
+        assert results(stream) == [(2, "ok", 3)], "the log shows the open transaction"
+        assert await markers.end(2, commit=False, coordinator_epoch=4) == ["ok"]
+        assert shown(broker) == ["7:0:0", "commit", "7:1:0", "7:1:1", "abort"]
 
 
 def test_producers_are_described_and_a_hanging_transaction_is_aborted() -> None:

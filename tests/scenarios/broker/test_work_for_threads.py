@@ -14,6 +14,7 @@ from headrace_core.records import Compression, encode_batch, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, batch, produce
+from tests.worlds.waiting import in_loop
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -31,30 +32,28 @@ def now(value: bytes, *, later_ms: int = 0) -> bytes:
     ],
     ids=["by time", "by size", "by a full index"],
 )
-def test_no_roll_flushes_in_the_event_loop(static: dict[str, str], first: bytes, last: bytes) -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        syncs: list[str] = []
+@in_loop
+async def test_no_roll_flushes_in_the_event_loop(static: dict[str, str], first: bytes, last: bytes) -> None:
+    fs = CrashingFileSystem()
+    syncs: list[str] = []
 
-        def watch(entry: TraceEntry) -> None:
-            if entry.operation == "sync":
-                syncs.append(threading.current_thread().name)
+    def watch(entry: TraceEntry) -> None:
+        if entry.operation == "sync":
+            syncs.append(threading.current_thread().name)
 
-        async with SoloBroker(fs, log_flush="os", **static) as broker:
-            await broker.topic("orders")
-            for _ in range(2):
-                assert not (await broker.append("orders", first)).error.code
-            fs.on_operation = watch
-            for _ in range(2):
-                assert not (await broker.append("orders", last)).error.code
-            fs.on_operation = None
-            log = broker.storage.log(ORDERS)
-            assert log is not None
-            assert len(log.segments) > 1
-            assert syncs
-            assert "MainThread" not in syncs
-
-    asyncio.run(scenario())
+    async with SoloBroker(fs, log_flush="os", **static) as broker:
+        await broker.topic("orders")
+        for _ in range(2):
+            assert not (await broker.append("orders", first)).error.code
+        fs.on_operation = watch
+        for _ in range(2):
+            assert not (await broker.append("orders", last)).error.code
+        fs.on_operation = None
+        log = broker.storage.log(ORDERS)
+        assert log is not None
+        assert len(log.segments) > 1
+        assert syncs
+        assert "MainThread" not in syncs
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4, Compression.ZSTD])
@@ -96,11 +95,9 @@ def test_a_topic_with_a_codec_of_its_own_costs_the_writers_turn_nothing(
     assert {name.partition("_")[0] for name in threads} <= {"work"}
 
 
-def test_a_few_bytes_are_compressed_where_they_are() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem(), compression_type="gzip") as broker:
-            await broker.topic("orders")
-            assert not (await broker.append("orders", batch(b"a", b"b"))).error.code
-            assert broker.values("orders") == [b"a", b"b"]
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_few_bytes_are_compressed_where_they_are() -> None:
+    async with SoloBroker(CrashingFileSystem(), compression_type="gzip") as broker:
+        await broker.topic("orders")
+        assert not (await broker.append("orders", batch(b"a", b"b"))).error.code
+        assert broker.values("orders") == [b"a", b"b"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from headrace_broker.partition.follower_lane import FollowerLane
 from headrace_broker.partition.isr import JOIN_MS, REJOIN_MS
 from headrace_broker.partition.messages import Request
@@ -11,6 +9,7 @@ from headrace_broker.replication import wire
 from headrace_core.telemetry import IsrShrunk
 from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, IsrKeeperWorld, join, now_ms
 from tests.unit.broker.test_partition_leader_isr import LAG_MS, Leader
+from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
 
 
@@ -148,18 +147,16 @@ def test_a_follower_that_let_go_and_does_not_join_again_leaves_as_soon() -> None
     assert leader.propose().members == (1, 2)
 
 
-def test_the_keeper_does_not_wait_for_its_next_look() -> None:
-    async def scenario() -> None:
-        async with IsrKeeperWorld(lag_time_max_ms=LONG_MS) as world:
-            leader = world.leader()
-            join(leader)
-            leader.appended(1, 1, 10)
-            await until(lambda: world.keeper.watched == 1 and not leader._is_stirred)
-            leader.appended(2, 2, 10)  # it makes progress: the next check is after a quarter of the lag time
-            leader.follower_left(FOLLOWER, now_ms(), cannot_append=True)
-            await until(lambda: any(isinstance(event, IsrShrunk) for event in world.events))
-
-    asyncio.run(scenario())
+@in_loop
+async def test_the_keeper_does_not_wait_for_its_next_look() -> None:
+    async with IsrKeeperWorld(lag_time_max_ms=LONG_MS) as world:
+        leader = world.leader()
+        join(leader)
+        leader.appended(1, 1, 10)
+        await until(lambda: world.keeper.watched == 1 and not leader._is_stirred)
+        leader.appended(2, 2, 10)  # it makes progress: the next check is after a quarter of the lag time
+        leader.follower_left(FOLLOWER, now_ms(), cannot_append=True)
+        await until(lambda: any(isinstance(event, IsrShrunk) for event in world.events))
 
 
 class Replica:

@@ -15,6 +15,7 @@ from headrace_core.clock import SystemClock
 from headrace_core.telemetry import Counter, Emitter, Event, IsrExpanded, IsrShrunk
 from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TopicPartition
+from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
 
 LEADER, FOLLOWER = 1, 2
@@ -112,52 +113,46 @@ def ack(leader: PartitionLeader, end: int) -> None:
     leader.follower_acked(FOLLOWER, 20, durable_end=end, log_end=end, log_start=0, now_ms=now_ms())
 
 
-def test_a_follower_that_caught_up_is_asked_for_at_once_and_joins():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            leader = world.leader(isr=(LEADER,))
-            leader.appended(5, 5, 50)
+@in_loop
+async def test_a_follower_that_caught_up_is_asked_for_at_once_and_joins():
+    async with IsrKeeperWorld() as world:
+        leader = world.leader(isr=(LEADER,))
+        leader.appended(5, 5, 50)
+        join(leader)
+        await until(lambda: not leader._is_stirred)
+        assert world.controllers.calls == []  # it lacks five records
+        ack(leader, 5)
+        await until(lambda: leader.isr == (LEADER, FOLLOWER))
+        ((request,),) = world.controllers.calls
+        assert request.isr == ((LEADER, 10), (FOLLOWER, 20))
+        assert [event for event in world.events if isinstance(event, IsrExpanded)] == [
+            IsrExpanded(partition=leader.partition, added=(FOLLOWER,), isr=(LEADER, FOLLOWER))
+        ]
+
+
+@in_loop
+async def test_a_follower_that_fell_behind_for_too_long_is_taken_out():
+    async with IsrKeeperWorld(lag_time_max_ms=50) as world:
+        leader = world.leader()
+        join(leader)
+        started = CLOCK.monotonic_ms()
+        leader.appended(1, 1, 10)
+        await until(lambda: leader.isr == (LEADER,))
+        assert CLOCK.monotonic_ms() - started >= 50
+        assert leader.high_watermark == 1
+        assert [type(event) for event in world.events] == [IsrShrunk]
+
+
+@in_loop
+async def test_idle_partitions_whose_replicas_are_in_sync_are_not_watched():
+    async with IsrKeeperWorld() as world:
+        leaders = [world.leader(f"topic-{number}") for number in range(100)]
+        for leader in leaders:
             join(leader)
-            await until(lambda: not leader._is_stirred)
-            assert world.controllers.calls == []  # it lacks five records
-            ack(leader, 5)
-            await until(lambda: leader.isr == (LEADER, FOLLOWER))
-            ((request,),) = world.controllers.calls
-            assert request.isr == ((LEADER, 10), (FOLLOWER, 20))
-            assert [event for event in world.events if isinstance(event, IsrExpanded)] == [
-                IsrExpanded(partition=leader.partition, added=(FOLLOWER,), isr=(LEADER, FOLLOWER))
-            ]
-
-    asyncio.run(scenario())
-
-
-def test_a_follower_that_fell_behind_for_too_long_is_taken_out():
-    async def scenario() -> None:
-        async with IsrKeeperWorld(lag_time_max_ms=50) as world:
-            leader = world.leader()
-            join(leader)
-            started = CLOCK.monotonic_ms()
-            leader.appended(1, 1, 10)
-            await until(lambda: leader.isr == (LEADER,))
-            assert CLOCK.monotonic_ms() - started >= 50
-            assert leader.high_watermark == 1
-            assert [type(event) for event in world.events] == [IsrShrunk]
-
-    asyncio.run(scenario())
-
-
-def test_idle_partitions_whose_replicas_are_in_sync_are_not_watched():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            leaders = [world.leader(f"topic-{number}") for number in range(100)]
-            for leader in leaders:
-                join(leader)
-            await until(lambda: world.keeper.watched == 0)
-            leaders[7].appended(1, 1, 10)
-            await until(lambda: world.keeper.watched == 1)
-            assert world.controllers.calls == []
-
-    asyncio.run(scenario())
+        await until(lambda: world.keeper.watched == 0)
+        leaders[7].appended(1, 1, 10)
+        await until(lambda: world.keeper.watched == 1)
+        assert world.controllers.calls == []
 
 
 def test_a_busy_partition_is_not_looked_at_for_each_append():
@@ -187,34 +182,30 @@ def test_a_busy_partition_is_not_looked_at_for_each_append():
     asyncio.run(scenario())
 
 
-def test_one_call_at_a_time_and_what_comes_meanwhile_goes_into_the_next():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            world.controllers.hold = asyncio.Event()
-            leaders = [world.leader(f"topic-{number}", isr=(LEADER,)) for number in range(60)]
-            join(leaders[0])
-            await until(lambda: len(world.controllers.calls) == 1)
-            for leader in leaders[1:]:
-                join(leader)
-            await asyncio.sleep(0)
-            world.controllers.hold.set()
-            await until(lambda: all(len(leader.isr) == 2 for leader in leaders))
-            assert world.controllers.most_under_way == 1
-            assert [len(call) for call in world.controllers.calls] == [1, 59]
-
-    asyncio.run(scenario())
+@in_loop
+async def test_one_call_at_a_time_and_what_comes_meanwhile_goes_into_the_next():
+    async with IsrKeeperWorld() as world:
+        world.controllers.hold = asyncio.Event()
+        leaders = [world.leader(f"topic-{number}", isr=(LEADER,)) for number in range(60)]
+        join(leaders[0])
+        await until(lambda: len(world.controllers.calls) == 1)
+        for leader in leaders[1:]:
+            join(leader)
+        await asyncio.sleep(0)
+        world.controllers.hold.set()
+        await until(lambda: all(len(leader.isr) == 2 for leader in leaders))
+        assert world.controllers.most_under_way == 1
+        assert [len(call) for call in world.controllers.calls] == [1, 59]
 
 
-def test_calls_have_a_bounded_size():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            leaders = [world.leader(f"topic-{number}", isr=(LEADER,)) for number in range(CALL_PARTITIONS_MAX + 5)]
-            for leader in leaders:
-                join(leader)
-            await until(lambda: all(len(leader.isr) == 2 for leader in leaders))
-            assert max(len(call) for call in world.controllers.calls) <= CALL_PARTITIONS_MAX
-
-    asyncio.run(scenario())
+@in_loop
+async def test_calls_have_a_bounded_size():
+    async with IsrKeeperWorld() as world:
+        leaders = [world.leader(f"topic-{number}", isr=(LEADER,)) for number in range(CALL_PARTITIONS_MAX + 5)]
+        for leader in leaders:
+            join(leader)
+        await until(lambda: all(len(leader.isr) == 2 for leader in leaders))
+        assert max(len(call) for call in world.controllers.calls) <= CALL_PARTITIONS_MAX
 
 
 def test_a_lost_answer_is_asked_for_again_unchanged():
@@ -262,16 +253,14 @@ def test_after_a_lost_answer_an_ineligible_replica_counts_until_the_partition_ep
     asyncio.run(scenario())
 
 
-def test_an_answer_that_leaves_a_partition_out_is_asked_for_again():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            leader = world.leader(isr=(LEADER,))
-            world.controllers.says = [lambda asked: {}]
-            join(leader)
-            await until(lambda: leader.isr == (LEADER, FOLLOWER))
-            assert world.failures.value == 1
-
-    asyncio.run(scenario())
+@in_loop
+async def test_an_answer_that_leaves_a_partition_out_is_asked_for_again():
+    async with IsrKeeperWorld() as world:
+        leader = world.leader(isr=(LEADER,))
+        world.controllers.says = [lambda asked: {}]
+        join(leader)
+        await until(lambda: leader.isr == (LEADER, FOLLOWER))
+        assert world.failures.value == 1
 
 
 def test_a_leader_whose_epoch_is_over_asks_no_more():
@@ -299,47 +288,41 @@ def test_a_leader_whose_epoch_is_over_asks_no_more():
     asyncio.run(scenario())
 
 
-def test_a_broker_that_is_unfenced_joins_when_the_metadata_says_so():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            del world.broker_epochs[FOLLOWER]
-            leader = world.leader(isr=(LEADER,))
-            join(leader)
-            await until(lambda: not leader._is_stirred)
-            assert world.controllers.calls == []
-            world.broker_epochs[FOLLOWER] = 20
-            world.keeper.metadata_changed([leader])
-            await until(lambda: len(leader.isr) == 2)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_broker_that_is_unfenced_joins_when_the_metadata_says_so():
+    async with IsrKeeperWorld() as world:
+        del world.broker_epochs[FOLLOWER]
+        leader = world.leader(isr=(LEADER,))
+        join(leader)
+        await until(lambda: not leader._is_stirred)
+        assert world.controllers.calls == []
+        world.broker_epochs[FOLLOWER] = 20
+        world.keeper.metadata_changed([leader])
+        await until(lambda: len(leader.isr) == 2)
 
 
-def test_a_former_life_of_a_broker_does_not_join():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            leader, other = world.leader(isr=(LEADER,)), world.leader("payments", isr=(LEADER,))
-            world.broker_epochs[FOLLOWER] = 21
-            join(leader)
-            other.follower_joined(FOLLOWER, 21, log_end=0, durable_end=0, log_start=0, now_ms=now_ms())
-            await until(lambda: len(other.isr) == 2)
-            await until(lambda: not leader._is_stirred)
-            assert [each.topic_id for call in world.controllers.calls for each in call] == [other.topic_id]
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_former_life_of_a_broker_does_not_join():
+    async with IsrKeeperWorld() as world:
+        leader, other = world.leader(isr=(LEADER,)), world.leader("payments", isr=(LEADER,))
+        world.broker_epochs[FOLLOWER] = 21
+        join(leader)
+        other.follower_joined(FOLLOWER, 21, log_end=0, durable_end=0, log_start=0, now_ms=now_ms())
+        await until(lambda: len(other.isr) == 2)
+        await until(lambda: not leader._is_stirred)
+        assert [each.topic_id for call in world.controllers.calls for each in call] == [other.topic_id]
 
 
-def test_a_leader_that_resigned_is_forgotten():
-    async def scenario() -> None:
-        async with IsrKeeperWorld() as world:
-            leader = world.leader(isr=(LEADER,))
-            world.controllers.hold = asyncio.Event()
-            join(leader)
-            await until(lambda: len(world.controllers.calls) == 1)
-            leader.resign(errors.NotLeaderOrFollowerError("broker 3 leads it"))
-            world.controllers.hold.set()
-            await until(lambda: world.keeper.watched == 0)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_leader_that_resigned_is_forgotten():
+    async with IsrKeeperWorld() as world:
+        leader = world.leader(isr=(LEADER,))
+        world.controllers.hold = asyncio.Event()
+        join(leader)
+        await until(lambda: len(world.controllers.calls) == 1)
+        leader.resign(errors.NotLeaderOrFollowerError("broker 3 leads it"))
+        world.controllers.hold.set()
+        await until(lambda: world.keeper.watched == 0)
 
 
 def test_a_partition_that_stirs_all_the_time_leaves_nothing_behind():

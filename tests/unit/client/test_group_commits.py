@@ -94,7 +94,7 @@ def test_a_commit_of_several_requests_is_whole_before_a_later_one_begins() -> No
         await asyncio.gather(earlier, transaction, later)
         assert sent_before == [2], "the transaction waited for both requests of the earlier commit"
         assert [len(asked.offsets) for asked in coordinators.asked] == [PAGE, 1, 1]
-        assert [asked.sequence for asked in coordinators.asked] == [1, 1, 2]
+        assert [asked.sequence for asked in coordinators.asked] == [1, 2, 3]
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""The numbers of a member's commits: an attempt that the member has given up must not arrive after a later commit."""
+"""The numbers of a member's commits: a late attempt must not reset the offsets of what came after it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,63 @@ from typing import Any
 
 import pytest
 
+from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets import logic
 from headrace_coordinator.offsets.messages import OffsetToCommit
 from headrace_core.errors import StaleMemberEpochError
 from tests.worlds.shard_world import Group, OffsetsWorld
 
+MEMBER: dict[str, Any] = {"member_id": "m", "member_epoch": 3}
 
-def test_an_attempt_that_arrives_after_a_later_commit_of_the_member_changes_nothing() -> None:
-    """The member had given it up, and sent it again under the same number."""
-    world = OffsetsWorld()
-    world.groups.groups["g"] = Group({"m": 3, "n": 3})
-    member: dict[str, Any] = {"member_id": "m", "member_epoch": 3}
-    world.commit("g", OffsetToCommit("t", 0, 10), **member, sequence=1)
-    world.commit("g", OffsetToCommit("t", 0, 10), **member, sequence=1)
-    world.commit("g", OffsetToCommit("t", 0, 20), **member, sequence=2)
+
+@pytest.fixture
+def world() -> OffsetsWorld:
+    made = OffsetsWorld()
+    made.groups.groups["g"] = Group({"m": 3, "n": 3})
+    return made
+
+
+def test_an_attempt_that_arrives_after_a_later_commit_of_the_member_changes_nothing(world: OffsetsWorld) -> None:
+    world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
+    world.commit("g", OffsetToCommit("t", 0, 20), **MEMBER, sequence=2)
     for _ in range(2):
         with pytest.raises(StaleMemberEpochError, match="commit 1 of member 'm' arrived after"):
-            world.commit("g", OffsetToCommit("t", 0, 10), **member, sequence=1)
+            world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
     assert world.fetch("g")["t", 0].offset == 20
-    world.commit("g", OffsetToCommit("t", 0, 5), member_id="n", member_epoch=3, sequence=1)  # numbers of another member
-    world.commit("g", OffsetToCommit("t", 0, 4), **member)  # a client without numbers, as Kafka's
+
+
+def test_an_attempt_that_arrives_after_a_transaction_changes_nothing_and_has_succeeded(world: OffsetsWorld) -> None:
+    world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
+    world.send("g", OffsetToCommit("t", 0, 20), **MEMBER)
+    for _ in range(2):
+        decision = world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
+        assert not decision.records
+        assert [each.error for each in decision.reply.results] == [None]  # type: ignore[attr-defined]
+    world.end(commit=True)
+    assert world.fetch("g")["t", 0].offset == 20
+
+
+def test_a_commit_that_has_failed_for_a_partition_takes_effect_when_it_is_repeated(world: OffsetsWorld) -> None:
+    """The coordinator did not know the topic yet."""
+    world.logic.topics_changed(TopicsChanged({}))
+    refused = world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
+    assert refused.reply.results[0].error is not None  # type: ignore[attr-defined]
+    world.logic.topics_changed(TopicsChanged({"t": Topic("t", b"t" * 16, 1)}))
+    world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
+    assert world.fetch("g")["t", 0].offset == 10
+
+
+def test_other_members_and_clients_without_numbers_have_their_own_order(world: OffsetsWorld) -> None:
+    world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=2)
+    world.commit("g", OffsetToCommit("t", 0, 5), member_id="n", member_epoch=3, sequence=1)
+    assert world.fetch("g")["t", 0].offset == 5
+    world.commit("g", OffsetToCommit("t", 0, 4), **MEMBER)  # as Kafka's clients do
     assert world.fetch("g")["t", 0].offset == 4
 
 
-def test_the_members_that_committed_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_members_that_committed_last_are_remembered(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logic, "COMMITTERS_MAX", 2)
-    world = OffsetsWorld()
     world.groups.groups["g"] = Group(dict.fromkeys("abc", 3))
-    for member_id in "abac":
-        world.commit("g", OffsetToCommit("t", 0, 10), member_id=member_id, member_epoch=3, sequence=2)
+    for number, member_id in enumerate("abac", 1):
+        world.commit("g", OffsetToCommit("t", 0, 10), member_id=member_id, member_epoch=3, sequence=number)
     assert set(world.logic._sequences) == {("g", "a"), ("g", "c")}

@@ -16,6 +16,7 @@ from headrace_core.metadata.codec import encode_decision
 from headrace_core.metadata.records import TopicRecord
 from headrace_core.rpc import ChannelPurpose, Channels
 from tests.worlds.controllers_world import FOLLOWED_CLUSTER, Member, Quorum, running_task, serving
+from tests.worlds.waiting import in_loop
 
 TOPIC = b"t" * 16
 
@@ -61,22 +62,20 @@ def test_others_have_their_turn_again_and_again_while_much_is_applied(batch: int
     asyncio.run(work())
 
 
-def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_is_misunderstood() -> None:
-    async def work() -> None:
-        quorum = Quorum()
-        async with serving([Member(quorum, 1)]) as (controller,):
-            follower = MetadataFollower([controller.member.address], FOLLOWED_CLUSTER)
-            async with running_task(_outcome(follower)) as task:
-                known = await follower.wait_applied(quorum.end)
-                quorum.commit(FeatureLevelRecord(METADATA_VERSION_FEATURE, METADATA_VERSION + 1))
-                async with asyncio.timeout(60):
-                    end = await task
-            assert isinstance(end, UnsupportedVersionError)
-            assert f"level {METADATA_VERSION + 1}" in end.message
-            assert "upgrade this node" in end.message
-            assert follower.image is known
-
-    asyncio.run(work())
+@in_loop
+async def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_is_misunderstood() -> None:
+    quorum = Quorum()
+    async with serving([Member(quorum, 1)]) as (controller,):
+        follower = MetadataFollower([controller.member.address], FOLLOWED_CLUSTER)
+        async with running_task(_outcome(follower)) as task:
+            known = await follower.wait_applied(quorum.end)
+            quorum.commit(FeatureLevelRecord(METADATA_VERSION_FEATURE, METADATA_VERSION + 1))
+            async with asyncio.timeout(60):
+                end = await task
+        assert isinstance(end, UnsupportedVersionError)
+        assert f"level {METADATA_VERSION + 1}" in end.message
+        assert "upgrade this node" in end.message
+        assert follower.image is known
 
 
 def test_nodes_begin_at_different_controllers() -> None:

@@ -14,6 +14,7 @@ from headrace_core.membership.broker_session import BrokerRegistration, BrokerSe
 from headrace_core.rpc.status import status_of
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
+from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
 
 #: Only the first heartbeat of each stream is due within the test.
@@ -48,35 +49,33 @@ class Session(BrokerSession):
         super()._answered(answer)
 
 
-def test_a_stream_that_breaks_while_it_is_idle_is_made_again_at_once_and_at_the_same_controller() -> None:
-    async def scenario() -> None:
-        server, controller, other = grpc.aio.server(), Controller(), Controller()
-        cluster_pb2_grpc.add_ClusterServicer_to_server(controller, server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        second = grpc.aio.server()
-        cluster_pb2_grpc.add_ClusterServicer_to_server(other, second)
-        second_port = second.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        await second.start()
-        with FaultyNetwork() as network:
-            address = f"127.0.0.1:{network.listen('controller', port)}"
-            session = _session_with(address)
-            session._controllers.named({1: address, 2: f"127.0.0.1:{second_port}"})
-            session._controllers.led_by(1, 1)
-            running = asyncio.create_task(session.run())
-            try:
-                for number in range(1, 4):
-                    await until(lambda n=number: session.answers >= n, f"heartbeat {number} is not answered")
-                    assert await asyncio.to_thread(network.reset) >= 1
-                await until(lambda: controller.streams >= 4, "the last break is not noticed")
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-        await server.stop(0)
-        await second.stop(0)
-        assert other.streams == 0
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_stream_that_breaks_while_it_is_idle_is_made_again_at_once_and_at_the_same_controller() -> None:
+    server, controller, other = grpc.aio.server(), Controller(), Controller()
+    cluster_pb2_grpc.add_ClusterServicer_to_server(controller, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    second = grpc.aio.server()
+    cluster_pb2_grpc.add_ClusterServicer_to_server(other, second)
+    second_port = second.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await second.start()
+    with FaultyNetwork() as network:
+        address = f"127.0.0.1:{network.listen('controller', port)}"
+        session = _session_with(address)
+        session._controllers.named({1: address, 2: f"127.0.0.1:{second_port}"})
+        session._controllers.led_by(1, 1)
+        running = asyncio.create_task(session.run())
+        try:
+            for number in range(1, 4):
+                await until(lambda n=number: session.answers >= n, f"heartbeat {number} is not answered")
+                assert await asyncio.to_thread(network.reset) >= 1
+            await until(lambda: controller.streams >= 4, "the last break is not noticed")
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    await server.stop(0)
+    await second.stop(0)
+    assert other.streams == 0
 
 
 def _session_with(address: str) -> Session:

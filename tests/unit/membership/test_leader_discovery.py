@@ -8,6 +8,7 @@ from headrace_core.errors import NetworkError, NotControllerError
 from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.leader_discovery import LeaderDiscovery
 from headrace_core.types import NO_LEADER, join_address, split_address
+from tests.worlds.waiting import in_loop
 
 _LOST = NetworkError("gone")
 
@@ -69,18 +70,16 @@ def test_all_are_tried_before_there_is_a_pause_and_pauses_grow_to_a_bound() -> N
     assert max(pauses) <= 0.24
 
 
-def test_a_pause_ends_when_a_leader_is_known() -> None:
-    async def work() -> None:
-        controllers = _three()
-        discovery = LeaderDiscovery(controllers)
-        waiting = asyncio.create_task(discovery.pause(600))
-        await asyncio.sleep(0)
-        controllers.led_by(3, 1)
-        async with asyncio.timeout(60):
-            await waiting
-        assert discovery.address == "c:1"
-
-    asyncio.run(work())
+@in_loop
+async def test_a_pause_ends_when_a_leader_is_known() -> None:
+    controllers = _three()
+    discovery = LeaderDiscovery(controllers)
+    waiting = asyncio.create_task(discovery.pause(600))
+    await asyncio.sleep(0)
+    controllers.led_by(3, 1)
+    async with asyncio.timeout(60):
+        await waiting
+    assert discovery.address == "c:1"
 
 
 def test_a_leader_that_became_known_during_an_attempt_is_asked_next_and_once() -> None:

@@ -14,6 +14,7 @@ from headrace_core.metadata.records import (
     RegisterCoordinatorRecord,
     UnregisterBrokerRecord,
 )
+from tests.worlds.waiting import in_loop
 
 
 class Link:
@@ -40,36 +41,32 @@ class Metadata(MetadataState):
         self.apply(RegisterCoordinatorRecord(number, self.image.next_offset, bytes([number]) * 16, endpoints))
 
 
-def test_a_link_ends_when_no_node_has_its_address() -> None:
-    async def check() -> None:
-        metadata = Metadata()
-        assert metadata.image == EMPTY_IMAGE
-        metadata.broker(1, 101)
-        metadata.broker(2, 102)
-        metadata.coordinator(1, 201)
-        links: NodeLinks[Link] = NodeLinks(metadata)
-        one, two, three = links["a:101"], links["a:102"], links["a:201"] = Link(), Link(), Link()
-        metadata.broker(2, 103)  # another address
-        assert set(links) == {"a:101", "a:201"}
-        metadata.coordinator(1, 202)
-        metadata.broker(1, 101)  # the same address, a new process
-        assert set(links) == {"a:101"}
-        metadata.apply(UnregisterBrokerRecord(1, metadata.image.brokers[1].broker_epoch))
-        assert not links
-        await links.close()
-        assert [one.is_closed, two.is_closed, three.is_closed] == [True] * 3
-        metadata.broker(1, 101)  # after its end
-
-    asyncio.run(check())
+@in_loop
+async def test_a_link_ends_when_no_node_has_its_address() -> None:
+    metadata = Metadata()
+    assert metadata.image == EMPTY_IMAGE
+    metadata.broker(1, 101)
+    metadata.broker(2, 102)
+    metadata.coordinator(1, 201)
+    links: NodeLinks[Link] = NodeLinks(metadata)
+    one, two, three = links["a:101"], links["a:102"], links["a:201"] = Link(), Link(), Link()
+    metadata.broker(2, 103)  # another address
+    assert set(links) == {"a:101", "a:201"}
+    metadata.coordinator(1, 202)
+    metadata.broker(1, 101)  # the same address, a new process
+    assert set(links) == {"a:101"}
+    metadata.apply(UnregisterBrokerRecord(1, metadata.image.brokers[1].broker_epoch))
+    assert not links
+    await links.close()
+    assert [one.is_closed, two.is_closed, three.is_closed] == [True] * 3
+    metadata.broker(1, 101)  # after its end
 
 
-def test_links_that_are_left_end_with_their_owner() -> None:
-    async def check() -> None:
-        metadata = Metadata()
-        links: NodeLinks[Link] = NodeLinks(metadata)
-        one = links["a:101"] = Link()
-        await links.close()
-        assert one.is_closed
-        assert not links
-
-    asyncio.run(check())
+@in_loop
+async def test_links_that_are_left_end_with_their_owner() -> None:
+    metadata = Metadata()
+    links: NodeLinks[Link] = NodeLinks(metadata)
+    one = links["a:101"] = Link()
+    await links.close()
+    assert one.is_closed
+    assert not links

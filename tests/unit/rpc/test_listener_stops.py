@@ -20,6 +20,7 @@ from headrace_core.rpc import error_from_rpc
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
+from tests.worlds.waiting import in_loop
 
 TIMEOUT_S = 60
 _GOAWAY = 7
@@ -121,42 +122,39 @@ async def until(condition: Any, seconds: float = TIMEOUT_S) -> bool:
     return bool(condition())
 
 
-def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
+@in_loop
+async def test_a_client_in_the_midst_of_sending_hears_why_its_stream_ends() -> None:
     """The client's side of the connection is slow. The reason waits unread while the client continues to send."""
+    server = Server()
+    await server.listener.start()
+    async with (
+        Link(server.listener.address).carrying() as link,
+        grpc.aio.insecure_channel(link.address) as channel,
+    ):
+        call = produce_pb2_grpc.ProduceStub(channel).Produce()
+        request = produce_pb2.ProduceRequest(correlation_id=1)
+        await call.write(request)
+        assert await until(lambda: server.received == 1)
+        assert server.stream is not None
 
-    async def work() -> None:
-        server = Server()
-        await server.listener.start()
-        async with (
-            Link(server.listener.address).carrying() as link,
-            grpc.aio.insecure_channel(link.address) as channel,
-        ):
-            call = produce_pb2_grpc.ProduceStub(channel).Produce()
-            request = produce_pb2.ProduceRequest(correlation_id=1)
-            await call.write(request)
-            assert await until(lambda: server.received == 1)
-            assert server.stream is not None
-
-            stopping = asyncio.create_task(server.listener.stop(5.0))
-            # A server that sends GOAWAY before its streams have ended closes the connection with the last stream.
-            await until(lambda: link.goaways >= 2, seconds=0.5)
-            link.hold()
-            server.stream.finish(ServerShuttingDownError("the broker is shutting down"))
-            await asyncio.wait_for(server.closed.wait(), TIMEOUT_S)
-            await asyncio.wait([stopping], timeout=0.3)
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # ``read`` raises the reason
-                for _ in range(50):
-                    await call.write(request)
-                    await asyncio.sleep(0)
-            await asyncio.wait([stopping], timeout=0.1)
-            link.release()
-            with pytest.raises(grpc.aio.AioRpcError) as failed:
-                await call.read()
-            error = error_from_rpc(failed.value, link.address)
-            assert isinstance(error, ServerShuttingDownError), error
-            await stopping
-
-    asyncio.run(work())
+        stopping = asyncio.create_task(server.listener.stop(5.0))
+        # A server that sends GOAWAY before its streams have ended closes the connection with the last stream.
+        await until(lambda: link.goaways >= 2, seconds=0.5)
+        link.hold()
+        server.stream.finish(ServerShuttingDownError("the broker is shutting down"))
+        await asyncio.wait_for(server.closed.wait(), TIMEOUT_S)
+        await asyncio.wait([stopping], timeout=0.3)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # ``read`` raises the reason
+            for _ in range(50):
+                await call.write(request)
+                await asyncio.sleep(0)
+        await asyncio.wait([stopping], timeout=0.1)
+        link.release()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call.read()
+        error = error_from_rpc(failed.value, link.address)
+        assert isinstance(error, ServerShuttingDownError), error
+        await stopping
 
 
 def test_handlers_that_are_cut_have_cleaned_up_when_the_listener_has_stopped() -> None:

@@ -20,6 +20,7 @@ from headrace_core.rpc import turns
 from headrace_core.rpc.limits import limit_of
 from headrace_core.types import LATEST_TIMESTAMP
 from headrace_protos.v1 import metadata_pb2, offsets_pb2
+from tests.worlds.waiting import in_loop
 
 NAMES = 10_000
 
@@ -338,21 +339,19 @@ def test_records_of_few_partitions_are_deleted_at_the_same_time() -> None:
     assert {each.error.code for each in answer.results} == {RequestTimedOutError.number}
 
 
-def test_long_work_within_long_work_of_its_task_fails_at_once() -> None:
-    async def scenario() -> None:
-        async with turns.Turns(NAMES) as outer:
-            with pytest.raises(RuntimeError, match="outside"):
-                async with turns.Turns(NAMES):
-                    pass
+@in_loop
+async def test_long_work_within_long_work_of_its_task_fails_at_once() -> None:
+    async with turns.Turns(NAMES) as outer:
+        with pytest.raises(RuntimeError, match="outside"):
+            async with turns.Turns(NAMES):
+                pass
 
-            async def inner() -> str:
-                async with turns.Turns(NAMES):
-                    return "done"
+        async def inner() -> str:
+            async with turns.Turns(NAMES):
+                return "done"
 
-            assert await outer.outside(inner()) == "done"
-        assert await inner() == "done"
-
-    asyncio.run(scenario())
+        assert await outer.outside(inner()) == "done"
+    assert await inner() == "done"
 
 
 def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:
@@ -368,13 +367,11 @@ def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:
     assert not view._topics
 
 
-def test_answer_in_turns_is_the_answer() -> None:
-    async def scenario() -> None:
-        answer = await respond(MetadataView())
-        *_, whole = MetadataView()._building(MetadataImage(), request(), 1, None, None)
-        assert answer == whole
-
-    asyncio.run(scenario())
+@in_loop
+async def test_answer_in_turns_is_the_answer() -> None:
+    answer = await respond(MetadataView())
+    *_, whole = MetadataView()._building(MetadataImage(), request(), 1, None, None)
+    assert answer == whole
 
 
 def test_watch_of_many_topics_costs_what_changed() -> None:

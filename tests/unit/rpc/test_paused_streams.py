@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from tests.worlds.waiting import in_loop
 
 
 class Context:
@@ -26,21 +27,19 @@ class Context:
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_a_stream_that_begins_paused_reads_after_its_pause(is_ended: bool) -> None:
-    async def scenario() -> None:
-        context = Context()
-        stream: ServerStream[Any, Any] = ServerStream(context)  # type: ignore[arg-type]
-        stream.pause()
-        serving = asyncio.ensure_future(stream.run(StreamHandler()))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert context.reads == 0
-        assert not serving.done()
-        if is_ended:
-            stream.finish()
-        else:
-            stream.resume()
-        await serving
-        assert context.reads == (0 if is_ended else 1)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_stream_that_begins_paused_reads_after_its_pause(is_ended: bool) -> None:
+    context = Context()
+    stream: ServerStream[Any, Any] = ServerStream(context)  # type: ignore[arg-type]
+    stream.pause()
+    serving = asyncio.ensure_future(stream.run(StreamHandler()))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert context.reads == 0
+    assert not serving.done()
+    if is_ended:
+        stream.finish()
+    else:
+        stream.resume()
+    await serving
+    assert context.reads == (0 if is_ended else 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
@@ -38,7 +37,7 @@ from headrace_protos.v1 import (
     security_pb2,
     security_pb2_grpc,
 )
-from tests.worlds.waiting import LoopClock, until_async
+from tests.worlds.waiting import LoopClock, in_loop, until_async
 
 STATIC = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret" user_bob="b0b";'
 CREDENTIAL = new_credential(SHA_512, "s3cret")
@@ -51,16 +50,6 @@ IMAGE = SecurityImage(
         }
     )
 )
-
-
-def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
-    """Run a test that is a coroutine."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **options: Any) -> None:
-        asyncio.run(test(*args, **options))
-
-    return run
 
 
 class Node(node_pb2_grpc.NodeServicer):

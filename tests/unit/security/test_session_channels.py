@@ -27,9 +27,9 @@ from headrace_core.rpc.session_channel import SessionChannels
 from headrace_core.rpc.status import abort
 from headrace_core.security.sasl.client import Login
 from headrace_protos.v1 import node_pb2, node_pb2_grpc, security_pb2, security_pb2_grpc
-from tests.unit.security.test_sasl_sessions import IMAGE, in_loop, serving
+from tests.unit.security.test_sasl_sessions import IMAGE, serving
 from tests.worlds.this_process import free_port
-from tests.worlds.waiting import check_in_time, until_async
+from tests.worlds.waiting import check_in_time, in_loop, until_async
 
 P = {"sasl_mechanism": "PLAIN"}
 SCRAM_LOGIN = 'a.ScramLoginModule required username="a";'
@@ -448,13 +448,10 @@ def test_wrong_credentials_are_named_before_any_connection(keys: dict[str, str],
     assert "hush" not in caught.value.message
 
 
-def test_login_at_the_end_of_the_interpreter_needs_no_thread() -> None:
+@in_loop
+async def test_login_at_the_end_of_the_interpreter_needs_no_thread() -> None:
     """A producer logs in to send its last records, when Python's pools refuse work."""
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, int)
-        await loop.shutdown_default_executor()
-        assert await session_channel._in_thread(lambda data: data + b"!", b"first message") == b"first message!"
-
-    asyncio.run(scenario())
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, int)
+    await loop.shutdown_default_executor()
+    assert await session_channel._in_thread(lambda data: data + b"!", b"first message") == b"first message!"
