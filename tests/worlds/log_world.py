@@ -23,6 +23,8 @@ ROOT = "/data"
 TOPIC_ID = uuid.UUID(int=0x1234)
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 3)
+#: A few batches for each segment.
+TINY = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)
 NOW_MS = 1_700_000_000_000
 
 
@@ -51,6 +53,14 @@ def open_directory(
         config_of=lambda topic, topic_id: chosen,
         rng=random.Random(1),
     )
+
+
+def begun(config: LogConfig | None = None) -> tuple[CrashingFileSystem, LogDirectory, PartitionLog]:
+    """A formatted directory with one empty log."""
+    config = config or LogConfig()
+    fs = formatted()
+    directory = open_directory(fs, config)
+    return fs, directory, directory.create(ORDERS, TOPIC_ID, config)
 
 
 def values_of(log: PartitionLog, max_bytes: int = 1 << 20) -> list[str]:

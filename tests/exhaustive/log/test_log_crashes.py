@@ -24,6 +24,7 @@ from tests.worlds.log_world import (
     ROOT,
     TOPIC_ID,
     batch,
+    begun,
     formatted,
     log_files,
     open_directory,
@@ -174,9 +175,7 @@ def test_crash_during_recovery_loses_nothing_either() -> None:
 
 
 def test_truncation_at_every_byte_leaves_the_longest_prefix_of_whole_batches() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, _, log = begun()
     for i in range(6):
         log.append(batch(*[f"{i}:{j}" for j in range(i % 3 + 1)], pad=i * 5), 0)
     log.flush()
@@ -222,9 +221,7 @@ def test_a_recovery_of_many_small_batches_needs_no_memory_for_each(tmp_path: Pat
 def test_recovery_writes_the_indexes_that_the_appends_wrote(interval_bytes: int) -> None:
     rng = random.Random(7)
     config = LogConfig(index_interval_bytes=interval_bytes, segment_index_bytes=2_000)
-    fs = formatted()
-    directory = open_directory(fs, config)
-    log = directory.create(ORDERS, TOPIC_ID, config)
+    fs, directory, log = begun(config)
     for _ in range(400):
         records = [
             (NOW_MS + rng.randrange(-50, 50), None, rng.randbytes(rng.randrange(60)), None)
@@ -360,9 +357,7 @@ def test_flipped_byte_in_the_last_batch_is_a_torn_tail_unless_it_was_flushed() -
 
 
 def test_log_that_ends_below_its_recovery_point_is_corrupt() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for i in range(3):
         log.append(batch(f"value {i}"), 0)
     log.flush()

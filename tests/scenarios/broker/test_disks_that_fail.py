@@ -76,32 +76,28 @@ async def test_a_directory_that_fails_under_a_leader_is_reported_to_the_controll
     await broker.storage.close({}, broker_epoch=1)
 
 
-def test_a_stop_marks_no_directory_whose_flush_failed_and_the_next_start_forces_what_it_finds():
+@in_loop
+async def test_a_stop_marks_no_directory_whose_flush_failed_and_the_next_start_forces_what_it_finds():
     """One failure is enough: a second flush of the same file would succeed, and write nothing."""
-
     lost = b"b" * 3 * BLOCK_BYTES  # pages that no later write makes dirty again
-
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with SoloBroker(fs, "/one", "/two") as broker:
-            await broker.topic("orders")
-            await broker.topic("payments")  # to the other directory, which has fewer partitions
-            assert not (await broker.append("orders", batch(b"a"))).error.code
-            fs.fail("sync", errno.EIO, path_contains="/one/orders-0/")
-            assert (await broker.append("orders", batch(lost))).error.code == errors.StorageError.number
-            assert not (await broker.append("payments", batch(b"p"))).error.code
-            image = broker.image
-        assert not fs.exists(f"/one/{CLEAN_SHUTDOWN}")
-        assert fs.exists(f"/two/{CLEAN_SHUTDOWN}")
-        async with SoloBroker(fs, "/one", "/two", image=image) as again:
-            assert again.values("orders") == [b"a", lost]  # (it was never acknowledged, and is in the page cache)
-            assert (await again.append("orders", batch(b"c"))).base_offset == 2
-            fs.crash()
-        async with SoloBroker(fs, "/one", "/two", image=image) as after:
-            assert after.values("orders") == [b"a", lost, b"c"]
-            assert after.values("payments") == [b"p"]
-
-    asyncio.run(scenario())
+    fs = CrashingFileSystem()
+    async with SoloBroker(fs, "/one", "/two") as broker:
+        await broker.topic("orders")
+        await broker.topic("payments")  # to the other directory, which has fewer partitions
+        assert not (await broker.append("orders", batch(b"a"))).error.code
+        fs.fail("sync", errno.EIO, path_contains="/one/orders-0/")
+        assert (await broker.append("orders", batch(lost))).error.code == errors.StorageError.number
+        assert not (await broker.append("payments", batch(b"p"))).error.code
+        image = broker.image
+    assert not fs.exists(f"/one/{CLEAN_SHUTDOWN}")
+    assert fs.exists(f"/two/{CLEAN_SHUTDOWN}")
+    async with SoloBroker(fs, "/one", "/two", image=image) as again:
+        assert again.values("orders") == [b"a", lost]  # (it was never acknowledged, and is in the page cache)
+        assert (await again.append("orders", batch(b"c"))).base_offset == 2
+        fs.crash()
+    async with SoloBroker(fs, "/one", "/two", image=image) as after:
+        assert after.values("orders") == [b"a", lost, b"c"]
+        assert after.values("payments") == [b"p"]
 
 
 @in_loop

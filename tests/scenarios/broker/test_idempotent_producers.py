@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace_broker.handlers.produce import ProduceStream
@@ -21,18 +20,11 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
 from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, produce
+from tests.worlds.waiting import in_loop
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".ljust(16, b".")
 OTHER = 2
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await scenario()
-
-    asyncio.run(bounded())
 
 
 def batch(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, transactional: bool = False) -> bytes:
@@ -88,136 +80,124 @@ def results(stream: FakeStream) -> list[tuple[int, int, int]]:
     ]
 
 
-def test_a_batch_sent_again_waits_for_the_commit_of_the_first_one_and_gets_its_offset() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            leader = await replicated(broker)
-            handler, stream = broker.producer()
-            again, second = broker.producer()
-            send(handler, 1, batch(0, 3))
-            send(handler, 2, batch(3, 2))
-            await written(broker, 5)
-            send(again, 9, batch(0, 3))
-            send(again, 10, batch(3, 2))
-            fence, answered = broker.producer()
-            send(fence, 11, batch(0, 3), acks=produce_pb2.ACKS_LEADER)
-            await answered.wait_sent(1)
-            assert results(answered) == [(11, 0, 0)], "acks=1: the leader has it"
-            assert stream.sent == second.sent == []
-            acked(leader, 3)
-            await second.wait_sent(1)
-            assert results(stream) == [(1, 0, 0)]
-            assert results(second) == [(9, 0, 0)]
-            acked(leader, 5)
-            await second.wait_sent(2)
-            assert results(stream) == [(1, 0, 0), (2, 0, 3)]
-            assert results(second) == [(9, 0, 0), (10, 0, 3)]
-            assert leader.log_end == 5
-
-    run(scenario)
+@in_loop
+async def test_a_batch_sent_again_waits_for_the_commit_of_the_first_one_and_gets_its_offset() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        leader = await replicated(broker)
+        handler, stream = broker.producer()
+        again, second = broker.producer()
+        send(handler, 1, batch(0, 3))
+        send(handler, 2, batch(3, 2))
+        await written(broker, 5)
+        send(again, 9, batch(0, 3))
+        send(again, 10, batch(3, 2))
+        fence, answered = broker.producer()
+        send(fence, 11, batch(0, 3), acks=produce_pb2.ACKS_LEADER)
+        await answered.wait_sent(1)
+        assert results(answered) == [(11, 0, 0)], "acks=1: the leader has it"
+        assert stream.sent == second.sent == []
+        acked(leader, 3)
+        await second.wait_sent(1)
+        assert results(stream) == [(1, 0, 0)]
+        assert results(second) == [(9, 0, 0)]
+        acked(leader, 5)
+        await second.wait_sent(2)
+        assert results(stream) == [(1, 0, 0), (2, 0, 3)]
+        assert results(second) == [(9, 0, 0), (10, 0, 3)]
+        assert leader.log_end == 5
 
 
-def test_five_requests_in_flight_that_are_all_sent_again_after_a_restart_are_all_known() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with SoloBroker(fs) as broker:
-            await broker.topic("orders")
-            handler, stream = broker.producer()
-            for number in range(8):
-                send(handler, number, batch(2 * number, 2))
-            await stream.wait_sent(8)
-            image = broker.image
-        async with SoloBroker(fs, image=image) as broker:
-            handler, stream = broker.producer()
-            for number in range(3, 8):
-                send(handler, number, batch(2 * number, 2))
-            send(handler, 8, batch(16))
-            await stream.wait_sent(6)
-            assert results(stream) == [(number, 0, 2 * number) for number in range(3, 8)] + [(8, 0, 16)]
-            assert len(broker.values("orders")) == 17
-
-    run(scenario)
+@in_loop
+async def test_five_requests_in_flight_that_are_all_sent_again_after_a_restart_are_all_known() -> None:
+    fs = CrashingFileSystem()
+    async with SoloBroker(fs) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer()
+        for number in range(8):
+            send(handler, number, batch(2 * number, 2))
+        await stream.wait_sent(8)
+        image = broker.image
+    async with SoloBroker(fs, image=image) as broker:
+        handler, stream = broker.producer()
+        for number in range(3, 8):
+            send(handler, number, batch(2 * number, 2))
+        send(handler, 8, batch(16))
+        await stream.wait_sent(6)
+        assert results(stream) == [(number, 0, 2 * number) for number in range(3, 8)] + [(8, 0, 16)]
+        assert len(broker.values("orders")) == 17
 
 
-def test_what_does_not_follow_is_refused_in_the_order_of_the_answers() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await broker.topic("orders")
-            handler, stream = broker.producer()
-            send(handler, 1, batch(0, epoch=3))
-            send(handler, 2, batch(2, epoch=3))
-            send(handler, 3, batch(1, epoch=2))
-            send(handler, 4, batch(1, epoch=3))
-            send(handler, 5, batch(0, producer_id=8, transactional=True))
-            await stream.wait_sent(5)
-            assert results(stream) == [
-                (1, 0, 0),
-                (2, errors.OutOfOrderSequenceNumberError.number, -1),
-                (3, errors.InvalidProducerEpochError.number, -1),
-                (4, 0, 1),
-                (5, errors.InvalidRecordError.number, -1),
-            ]
-
-    run(scenario)
+@in_loop
+async def test_what_does_not_follow_is_refused_in_the_order_of_the_answers() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer()
+        send(handler, 1, batch(0, epoch=3))
+        send(handler, 2, batch(2, epoch=3))
+        send(handler, 3, batch(1, epoch=2))
+        send(handler, 4, batch(1, epoch=3))
+        send(handler, 5, batch(0, producer_id=8, transactional=True))
+        await stream.wait_sent(5)
+        assert results(stream) == [
+            (1, 0, 0),
+            (2, errors.OutOfOrderSequenceNumberError.number, -1),
+            (3, errors.InvalidProducerEpochError.number, -1),
+            (4, 0, 1),
+            (5, errors.InvalidRecordError.number, -1),
+        ]
 
 
-def test_with_too_few_in_sync_nothing_is_written_for_acks_all() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            leader = await replicated(broker, min_insync=2)
-            await shrunk(broker)
-            handler, stream = broker.producer()
-            send(handler, 1, batch(0))
-            await stream.wait_sent(1)
-            assert results(stream) == [(1, errors.NotEnoughReplicasError.number, -1)]
-            assert leader.log_end == 0
-            send(handler, 2, batch(0), acks=produce_pb2.ACKS_LEADER)
-            await stream.wait_sent(2)
-            assert results(stream)[1] == (2, 0, 0)
-            send(handler, 3, batch(0))
-            await stream.wait_sent(3)
-            assert results(stream)[2] == (3, errors.NotEnoughReplicasError.number, -1), "a duplicate promises no more"
-
-    run(scenario)
+@in_loop
+async def test_with_too_few_in_sync_nothing_is_written_for_acks_all() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        leader = await replicated(broker, min_insync=2)
+        await shrunk(broker)
+        handler, stream = broker.producer()
+        send(handler, 1, batch(0))
+        await stream.wait_sent(1)
+        assert results(stream) == [(1, errors.NotEnoughReplicasError.number, -1)]
+        assert leader.log_end == 0
+        send(handler, 2, batch(0), acks=produce_pb2.ACKS_LEADER)
+        await stream.wait_sent(2)
+        assert results(stream)[1] == (2, 0, 0)
+        send(handler, 3, batch(0))
+        await stream.wait_sent(3)
+        assert results(stream)[2] == (3, errors.NotEnoughReplicasError.number, -1), "a duplicate promises no more"
 
 
-def test_a_late_follower_is_a_time_out_and_a_lost_one_is_too_few_replicas() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            leader = await replicated(broker, min_insync=2)
-            handler, stream = broker.producer()
-            send(handler, 1, batch(0), timeout_ms=50)
-            await stream.wait_sent(1)
-            assert results(stream) == [(1, errors.RequestTimedOutError.number, -1)]
-            assert "acknowledged" in stream.sent[0].results[0].error.message
-            send(handler, 2, batch(1), timeout_ms=3_000)
-            await written(broker, 2)
-            await shrunk(broker)
-            assert len(stream.sent) == 1, "it may still be committed: nothing is said before its time is over"
-            await stream.wait_sent(2)
-            assert results(stream)[1] == (2, errors.NotEnoughReplicasAfterAppendError.number, -1)
-            assert leader.high_watermark == 0
-            assert handler.is_idle(), "the records are in the log, and the client has its answer"
-
-    run(scenario)
+@in_loop
+async def test_a_late_follower_is_a_time_out_and_a_lost_one_is_too_few_replicas() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        leader = await replicated(broker, min_insync=2)
+        handler, stream = broker.producer()
+        send(handler, 1, batch(0), timeout_ms=50)
+        await stream.wait_sent(1)
+        assert results(stream) == [(1, errors.RequestTimedOutError.number, -1)]
+        assert "acknowledged" in stream.sent[0].results[0].error.message
+        send(handler, 2, batch(1), timeout_ms=3_000)
+        await written(broker, 2)
+        await shrunk(broker)
+        assert len(stream.sent) == 1, "it may still be committed: nothing is said before its time is over"
+        await stream.wait_sent(2)
+        assert results(stream)[1] == (2, errors.NotEnoughReplicasAfterAppendError.number, -1)
+        assert leader.high_watermark == 0
+        assert handler.is_idle(), "the records are in the log, and the client has its answer"
 
 
-def test_a_leader_that_resigns_tells_those_who_wait_and_the_next_one_knows_the_batch() -> None:
-    async def scenario() -> None:
-        async with SoloBroker(CrashingFileSystem()) as broker:
-            await replicated(broker)
-            handler, stream = broker.producer()
-            send(handler, 1, batch(0, 2))
-            await written(broker, 2)
-            await broker.new_leader("orders", OTHER, 1)
-            await stream.wait_sent(1)
-            assert results(stream) == [(1, errors.NotLeaderOrFollowerError.number, -1)]
-            await broker.new_leader("orders", BROKER_ID, 2)
-            leader = broker.partitions.leader(ORDERS).leader
-            leader.follower_joined(OTHER, 5, log_end=2, durable_end=2, log_start=0, now_ms=0)
-            send(handler, 2, batch(0, 2))
-            await stream.wait_sent(2)
-            assert results(stream)[1] == (2, 0, 0)
-            assert leader.log_end == 2
-
-    run(scenario)
+@in_loop
+async def test_a_leader_that_resigns_tells_those_who_wait_and_the_next_one_knows_the_batch() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await replicated(broker)
+        handler, stream = broker.producer()
+        send(handler, 1, batch(0, 2))
+        await written(broker, 2)
+        await broker.new_leader("orders", OTHER, 1)
+        await stream.wait_sent(1)
+        assert results(stream) == [(1, errors.NotLeaderOrFollowerError.number, -1)]
+        await broker.new_leader("orders", BROKER_ID, 2)
+        leader = broker.partitions.leader(ORDERS).leader
+        leader.follower_joined(OTHER, 5, log_end=2, durable_end=2, log_start=0, now_ms=0)
+        send(handler, 2, batch(0, 2))
+        await stream.wait_sent(2)
+        assert results(stream)[1] == (2, 0, 0)
+        assert leader.log_end == 2

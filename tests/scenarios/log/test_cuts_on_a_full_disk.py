@@ -12,7 +12,7 @@ from headrace_core.errors import DiskFullError, ServerBusyError
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.epochs import EpochStart
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
-from tests.worlds.log_world import ORDERS, TOPIC_ID, append, formatted, idempotent, open_directory, values_of
+from tests.worlds.log_world import ORDERS, append, begun, idempotent, open_directory, values_of
 
 #: Four batches for each segment, and an index entry for nearly each.
 SMALL = LogConfig(segment_bytes=320, index_interval_bytes=1)
@@ -33,9 +33,7 @@ CUTS: dict[str, Cut] = {
 
 
 def filled() -> tuple[CrashingFileSystem, LogDirectory, PartitionLog]:
-    fs = formatted()
-    directory = open_directory(fs, SMALL)
-    log = directory.create(ORDERS, TOPIC_ID, SMALL)
+    fs, directory, log = begun(SMALL)
     for number in range(RECORDS):
         append(log, idempotent(7, number), leader_epoch=number // 3 if number < 12 else 3)
     log.flush()
@@ -163,9 +161,7 @@ def test_retention_on_a_disk_that_cannot_even_rename_removes_the_files_at_once()
 def test_a_first_batch_below_the_start_is_refused_on_a_full_disk_and_taken_later(operation: str) -> None:
     """A segment with a lower base offset replaces the empty segment. The log always has a segment."""
     for nth in range(1, 40):
-        fs = formatted()
-        directory = open_directory(fs, SMALL)
-        log = directory.create(ORDERS, TOPIC_ID, SMALL)
+        fs, directory, log = begun(SMALL)
         directory.restart(log, 50)
         fault = fs.fail(operation, errno.ENOSPC, nth=nth, times=10_000)
         sent = Append(data=idempotent(7, 40, 20, offset=40, leader_epoch=0), leader_epoch=0, replicated=True)

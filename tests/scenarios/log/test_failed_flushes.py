@@ -22,6 +22,7 @@ from tests.worlds.log_world import (
     Producers,
     append,
     batch,
+    begun,
     formatted,
     idempotent,
     open_directory,
@@ -174,9 +175,7 @@ def test_pages_that_the_cache_drops_while_recovery_scans_are_not_accepted() -> N
 
 
 def test_an_unclean_start_rewrites_what_lies_beyond_the_recovery_point_and_nothing_else() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for number in range(6):
         log.append(batch(f"{number}", pad=3_000), 0)
         log.flush()
@@ -220,9 +219,7 @@ def test_a_stop_after_a_failed_flush_does_not_count_as_clean() -> None:
 def test_producers_that_only_a_snapshot_knows_outlive_its_failed_flush_and_a_restart() -> None:
     """Retention forces the snapshot before it deletes the batches; the first attempt meets a disk error."""
     config = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)
-    fs = formatted()
-    directory = open_directory(fs, config)
-    log = directory.create(ORDERS, TOPIC_ID, config)
+    fs, directory, log = begun(config)
     append(log, idempotent(77, 0, 3))
     others = Producers(random.Random(6))
     while len(log.segments) < 5:

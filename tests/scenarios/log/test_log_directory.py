@@ -36,6 +36,7 @@ from tests.worlds.log_world import (
     ROOT,
     TOPIC_ID,
     batch,
+    begun,
     formatted,
     open_directory,
     values_of,
@@ -106,9 +107,7 @@ def test_clean_stop_is_believed_once() -> None:
 
 
 def test_clean_start_reads_no_batch_body() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for i in range(50):
         log.append(batch(str(i), pad=5000), 0)
     directory.close()
@@ -119,18 +118,14 @@ def test_clean_start_reads_no_batch_body() -> None:
 
 
 def test_creating_again_gives_the_same_log_and_never_another_topics() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    _, directory, log = begun()
     assert directory.create(ORDERS, TOPIC_ID, LogConfig()) is log
     with pytest.raises(InconsistentTopicIdError, match="orders-0"):
         directory.create(ORDERS, uuid.UUID(int=99), LogConfig())
 
 
 def test_deleted_log_stays_away_and_its_successor_starts_afresh() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for i in range(5):
         log.append(batch(str(i)), 3)
     log.flush()
@@ -154,9 +149,7 @@ def test_deleted_log_stays_away_and_its_successor_starts_afresh() -> None:
 
 def test_records_after_a_truncation_are_not_below_the_old_high_watermark() -> None:
     """An unclean leader election may cut committed records; what is appended later is not committed by that."""
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     log.append(batch("a"), 0)
     log.append(batch("b"), 0)
     log.flush()
@@ -171,9 +164,7 @@ def test_records_after_a_truncation_are_not_below_the_old_high_watermark() -> No
 
 def test_records_after_a_lost_end_are_not_below_the_old_high_watermark() -> None:
     """A follower may know a high watermark above the records that it has forced to the disk."""
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     log.append(batch("a"), 0)
     log.flush()
     log.append(batch("b"), 0)
@@ -334,9 +325,7 @@ def test_a_directory_of_the_operator_that_ends_in_delete_is_left_alone() -> None
 
 
 def test_a_log_of_which_only_a_foreign_file_is_left_is_quarantined() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     log.append(batch("a"), 0)
     log.flush()
     directory.close()
@@ -378,9 +367,7 @@ def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
 def test_damaged_log_stays_quarantined_however_often_the_others_are_closed_cleanly() -> None:
     """The log's indexes are complete, and its end is the recovery point. A later clean stop must not make the damaged
     log trusted."""
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for value in ("a", "b", "c"):
         log.append(batch(value), 0)
     directory.close()
@@ -673,9 +660,7 @@ def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_nam
     """The deletion of the old log fails at each of its steps in turn. If the log start of the old log stayed, it would
     make the new log empty at the next start."""
     for nth in range(1, 9):
-        fs = formatted()
-        directory = open_directory(fs)
-        log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+        fs, directory, log = begun()
         for number in range(20):
             log.append(batch(str(number)), 0)
         log.flush()
@@ -700,9 +685,7 @@ def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_nam
 @pytest.mark.parametrize("recovery_point", [0, 2, 3, None], ids=lambda point: f"flushed_to_{point}")
 def test_an_empty_segment_of_a_roll_that_failed_hides_nothing(recovery_point: int | None) -> None:
     """The file was removed, and a crash restored its name. ``recovery_point`` None means a clean stop."""
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for number in range(3):
         log.append(batch(str(number)), 0)
     log.flush()

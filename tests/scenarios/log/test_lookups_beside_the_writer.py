@@ -13,7 +13,7 @@ from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.compaction.manager import CleanerManager
 from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, begun, formatted, open_directory, values_of
 
 EVERY_BATCH = LogConfig(index_interval_bytes=0)
 
@@ -100,9 +100,7 @@ def test_an_index_entry_is_never_seen_before_its_batch(monkeypatch: pytest.Monke
 
 
 def test_index_entries_wait_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    fs = formatted()
-    directory = open_directory(fs, EVERY_BATCH)
-    log = directory.create(ORDERS, TOPIC_ID, EVERY_BATCH)
+    fs, directory, log = begun(EVERY_BATCH)
 
     def none_left() -> Any:
         raise ServerBusyError("no file descriptor left")

@@ -14,7 +14,7 @@ from headrace_core.log.scrubbing import scrub_segment
 from headrace_core.log.verify import verify
 from headrace_core.records import decode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+from tests.worlds.log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, begun, formatted, open_directory, values_of
 
 
 def scrubbed(directory: LogDirectory, log: PartitionLog) -> list[str]:
@@ -28,8 +28,7 @@ def scrubbed(directory: LogDirectory, log: PartitionLog) -> list[str]:
 
 
 def test_what_lies_below_a_start_where_the_log_was_cut_is_no_damage() -> None:
-    directory = open_directory(formatted())
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    _, directory, log = begun()
     for number in range(4):
         log.append(batch(f"v{number}"), 3)
     log.flush()
@@ -45,8 +44,7 @@ def test_what_lies_below_a_start_where_the_log_was_cut_is_no_damage() -> None:
 def test_an_epoch_whose_first_batch_met_a_full_disk_begins_where_its_next_one_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    directory = open_directory(formatted())
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    _, directory, log = begun()
     log.append(batch("a"), 0)
 
     def full(*_: object) -> None:
@@ -68,9 +66,7 @@ def test_an_epoch_whose_first_batch_met_a_full_disk_begins_where_its_next_one_do
 def a_log_that_kafka_compacted() -> CrashingFileSystem:
     """Whole batches are missing in and at the end of the log's first segment, because Kafka's compaction removes empty
     batches. The topic is no longer compacted."""
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for number in range(6):
         log.append(batch(f"v{number}"), 0)
     log.roll()
@@ -111,9 +107,7 @@ def test_a_log_that_was_compacted_before_its_policy_was_changed_is_served(is_cle
 
 
 def test_a_file_that_ends_early_is_still_damage_where_no_compaction_was() -> None:
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for number in range(6):
         log.append(batch(f"v{number}"), 0)
     log.roll()
@@ -134,9 +128,7 @@ def test_a_file_that_ends_early_is_still_damage_where_no_compaction_was() -> Non
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_an_epoch_that_kafkas_checkpoint_lacks_is_no_damage_ever_after(is_clean: bool) -> None:
     """Kafka writes its checkpoint without waiting for the disk; entries lost in a crash are never restored."""
-    fs = formatted()
-    directory = open_directory(fs)
-    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    fs, directory, log = begun()
     for epoch in (0, 1):
         log.append(batch(f"v{epoch}"), epoch)
     directory.close()

@@ -18,7 +18,7 @@ from headrace_core.errors import (
     InvalidRecordError,
     OutOfOrderSequenceNumberError,
 )
-from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
+from headrace_core.log import Append, AppendInfo, LogConfig, PartitionLog
 from headrace_core.log.dump import Note, Problem, ProducerLine, dump
 from headrace_core.log.epochs import EpochStart
 from headrace_core.log.moving import LogCopy, Pace
@@ -33,10 +33,12 @@ from tests.worlds.log_world import (
     NOW_MS,
     ORDERS,
     ROOT,
+    TINY,
     TOPIC_ID,
     Producers,
     append,
     append_to,
+    begun,
     check_table,
     expected_of,
     formatted,
@@ -45,15 +47,6 @@ from tests.worlds.log_world import (
     open_directory,
     transactional,
 )
-
-#: A few batches for each segment.
-TINY = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)
-
-
-def begun(config: LogConfig = TINY) -> tuple[CrashingFileSystem, LogDirectory, PartitionLog]:
-    fs = formatted()
-    directory = open_directory(fs, config)
-    return fs, directory, directory.create(ORDERS, TOPIC_ID, config)
 
 
 def snapshots(fs: CrashingFileSystem) -> list[int]:
@@ -69,7 +62,7 @@ def bases(log: PartitionLog) -> list[int]:
 
 
 def test_a_batch_that_is_sent_again_gets_the_offset_that_it_has() -> None:
-    _, _, log = begun()
+    _, _, log = begun(TINY)
     for sequence in range(5):
         append(log, idempotent(7, 2 * sequence, 2))
     for sequence in range(5):
@@ -93,7 +86,7 @@ def test_a_duplicate_is_answered_with_the_time_that_the_log_gave() -> None:
 
 
 def test_batches_of_one_request_follow_each_other_and_are_known_together() -> None:
-    _, _, log = begun()
+    _, _, log = begun(TINY)
     request = idempotent(7, 0, 2) + idempotent(7, 2) + idempotent(8, 0)
     first, again = append(log, request), append(log, request)
     assert isinstance(first, AppendInfo)
@@ -106,7 +99,7 @@ def test_batches_of_one_request_follow_each_other_and_are_known_together() -> No
 
 
 def test_requests_that_come_together_follow_each_other() -> None:
-    _, _, log = begun()
+    _, _, log = begun(TINY)
     outcomes = log.append_many([Append(data=idempotent(7, sequence), leader_epoch=0) for sequence in (0, 1, 1, 3, 2)])
     kinds = [outcome.is_duplicate if isinstance(outcome, AppendInfo) else type(outcome) for outcome in outcomes]
     assert kinds == [False, False, True, OutOfOrderSequenceNumberError, False]
@@ -114,7 +107,7 @@ def test_requests_that_come_together_follow_each_other() -> None:
 
 
 def test_a_duplicate_of_what_could_not_be_written_is_not_confirmed() -> None:
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     append(log, idempotent(7, 0))
     fs.fail("write", errno.ENOSPC, path_ends=".log", times=2)
     appends = [Append(data=idempotent(7, sequence), leader_epoch=0) for sequence in (1, 1, 2)]
@@ -127,14 +120,14 @@ def test_a_duplicate_of_what_could_not_be_written_is_not_confirmed() -> None:
 
 
 def test_a_first_batch_that_could_not_be_written_leaves_nobody_known() -> None:
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     fs.fail("write", errno.ENOSPC, path_ends=".log")
     assert isinstance(append(log, idempotent(7, 5)), DiskFullError)
     assert len(log.producers) == 0
 
 
 def test_a_roll_without_room_for_the_snapshot_seals_nothing() -> None:
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     append(log, idempotent(7, 0))
     fs.fail("write", errno.ENOSPC, path_contains=".snapshot")
     big = idempotent(7, 1, 74)
@@ -151,7 +144,7 @@ def test_a_roll_without_room_for_the_snapshot_seals_nothing() -> None:
 
 def test_a_replica_knows_the_producers_that_its_leader_knows() -> None:
     rng = random.Random(3)
-    _, _, leader = begun()
+    _, _, leader = begun(TINY)
     _, _, replica = begun(LogConfig(segment_bytes=500))
     producers = Producers(rng)
     for _ in range(20):
@@ -172,7 +165,7 @@ def test_a_replica_knows_the_producers_that_its_leader_knows() -> None:
 
 
 def test_a_replica_takes_what_a_leader_would_refuse() -> None:
-    _, _, replica = begun()
+    _, _, replica = begun(TINY)
     data = idempotent(7, 0, leader_epoch=0) + idempotent(7, 9, offset=1, leader_epoch=0)
     (outcome,) = replica.append_many([Append(data=data, leader_epoch=0, replicated=True)])
     assert isinstance(outcome, AppendInfo)
@@ -195,7 +188,7 @@ def test_a_marker_that_was_written_unreadable_is_refused_by_a_leader_and_passed_
 ) -> None:
     """Found by the fuzzer: a log with an unreadable marker did not open, even after its tail was truncated, and the
     error had a wrong type."""
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     first = unreadable_marker(0)
     (outcome,) = log.append_many([Append(data=first, leader_epoch=0, headers=[read_header(first)])])
     assert isinstance(outcome, InvalidRecordError)
@@ -217,7 +210,7 @@ def test_a_marker_that_was_written_unreadable_is_refused_by_a_leader_and_passed_
 
 
 def test_there_is_a_snapshot_for_each_segment_and_none_where_nobody_is_known() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(1), ids=0)
     while len(log.segments) < 3:
         producers.write(log)
@@ -235,7 +228,7 @@ def test_there_is_a_snapshot_for_each_segment_and_none_where_nobody_is_known() -
 
 
 def test_a_clean_start_reads_the_snapshot_and_no_batch() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(2))
     for _ in range(20):
         producers.write(log)
@@ -259,7 +252,7 @@ def test_a_clean_start_reads_the_snapshot_and_no_batch() -> None:
 
 
 def test_a_snapshot_of_a_clean_stop_goes_with_the_next_roll() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(2))
     while not len(log.producers):
         producers.write(log)
@@ -273,7 +266,7 @@ def test_a_snapshot_of_a_clean_stop_goes_with_the_next_roll() -> None:
 
 
 def test_damaged_snapshots_send_the_start_to_an_older_one_and_to_the_log() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(5))
     for _ in range(25):
         producers.write(log)
@@ -292,7 +285,7 @@ def test_damaged_snapshots_send_the_start_to_an_older_one_and_to_the_log() -> No
 
 
 def test_a_damaged_snapshot_is_kept_until_a_sound_one_stands_for_it() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(5))
     while len(log.segments) < 4:
         producers.write(log)
@@ -308,7 +301,7 @@ def test_a_damaged_snapshot_is_kept_until_a_sound_one_stands_for_it() -> None:
 
 
 def test_retention_takes_snapshots_along_and_producers_stay() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(6))
     while len(log.segments) < 5:
         producers.write(log)
@@ -324,7 +317,7 @@ def test_retention_takes_snapshots_along_and_producers_stay() -> None:
 def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> None:
     """A roll does not fsync snapshots. In an early version, a producer whose batches were deleted was lost after a
     crash."""
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     assert isinstance(append(log, idempotent(77, 0, 3)), AppendInfo)
     producers = Producers(random.Random(6))
     while len(log.segments) < 5:
@@ -342,7 +335,7 @@ def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> N
 def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_it() -> None:
     """A snapshot at the log's end replaced the older snapshots. A truncation removed the snapshot at the log's end too,
     and without a snapshot the log had no producers."""
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(7))
     while len(log.segments) < 6:
         producers.write(log)
@@ -363,7 +356,7 @@ def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_
 def test_a_marker_that_compaction_emptied_tells_its_epoch() -> None:
     """If the marker's epoch were lost, a recovery from the batches, and each new replica, would let the fenced producer
     write again."""
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     marker = encode_batch(
         [(NOW_MS, struct.pack(">hh", 0, 1), bytes(6), None)],
         leader_epoch=0,
@@ -385,7 +378,7 @@ def test_a_marker_that_compaction_emptied_tells_its_epoch() -> None:
 
 
 def test_a_log_that_begins_anew_knows_nobody() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(6))
     while len(log.segments) < 3:
         producers.write(log)
@@ -399,12 +392,12 @@ def test_a_log_that_begins_anew_knows_nobody() -> None:
 def test_a_log_that_begins_where_its_leader_deleted_records_gets_the_leader_s_producers(crashed: bool) -> None:
     """If the producers were lost, this replica would later, as a leader, append a batch of a deleted record a second
     time."""
-    _, _, leader = begun()
+    _, _, leader = begun(TINY)
     append(leader, kept := idempotent(1, 0, count=2))
     append(leader, idempotent(2, 0))
     append(leader, idempotent(2, 1))  # at the new log start
     append(leader, idempotent(3, 0))
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     append(log, idempotent(9, 0))
     directory.restart(log, 3, leader.producers.snapshot_at(3))
     if crashed:
@@ -423,10 +416,10 @@ def test_a_log_that_begins_where_its_leader_deleted_records_gets_the_leader_s_pr
 
 
 def test_a_crash_leaves_no_log_that_begins_there_without_the_producers() -> None:
-    _, _, leader = begun()
+    _, _, leader = begun(TINY)
     append(leader, idempotent(1, 0, count=2))
     append(leader, idempotent(2, 0))
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     append(log, idempotent(9, 0))
     log.flush()
     clones: list[CrashingFileSystem] = []
@@ -442,18 +435,18 @@ def test_a_crash_leaves_no_log_that_begins_there_without_the_producers() -> None
 
 
 def test_a_transaction_that_began_before_the_log_start_is_open_in_a_log_that_begins_there() -> None:
-    _, _, leader = begun()
+    _, _, leader = begun(TINY)
     append_to(leader, transactional(7, 0))
     append_to(leader, transactional(8, 0))
     append(leader, idempotent(1, 0))
-    _, directory, log = begun()
+    _, directory, log = begun(TINY)
     directory.restart(log, 1, leader.producers.snapshot_at(1))
     assert [(entry.producer_id, entry.transaction_first_offset) for entry in log.producers] == [(7, 0)]
     assert log.producers.first_unstable_offset == 0
 
 
 def test_damaged_producers_of_a_leader_change_nothing() -> None:
-    _, directory, log = begun()
+    _, directory, log = begun(TINY)
     append(log, idempotent(1, 0))
     damaged = bytearray(log.producers.snapshot_at(1))
     damaged[-1] ^= 1
@@ -477,7 +470,7 @@ def test_producers_that_write_nothing_are_forgotten() -> None:
 
 
 def test_a_dump_shows_each_producer_and_tells_rot_from_what_a_crash_leaves() -> None:
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     append(log, idempotent(7, 4, 2, epoch=3), idempotent(8, 0))
     log.roll()
     log.flush()
@@ -499,7 +492,7 @@ def test_a_dump_shows_each_producer_and_tells_rot_from_what_a_crash_leaves() -> 
 
 
 def test_a_log_that_is_copied_to_another_directory_takes_its_snapshots_along() -> None:
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     producers = Producers(random.Random(9))
     while len(log.segments) < 4:
         producers.write(log)
@@ -522,7 +515,7 @@ def test_a_log_that_is_copied_to_another_directory_takes_its_snapshots_along() -
 
 
 def test_the_table_after_a_cut_at_any_offset_is_that_of_the_batches_left() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     producers = Producers(random.Random(8))
     while len(log.segments) < 4:
         producers.write(log, 2)
@@ -550,7 +543,7 @@ def test_a_cut_of_all_records_above_the_log_start_keeps_the_producers_and_the_ep
 ) -> None:
     """If the log forgot the epoch, its broker would later, as a leader, make the followers begin again. If the log
     forgot its producers, its broker would later, as a leader, append a repeated batch a second time."""
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     append(log, sent := idempotent(1, 0, count=2), leader_epoch=3)
     if rolled:
         log.roll()
@@ -576,7 +569,7 @@ def test_a_cut_of_all_records_above_the_log_start_keeps_the_producers_and_the_ep
 
 
 def test_a_cut_at_the_log_start_forgets_an_epoch_that_the_leader_does_not_know() -> None:
-    _, directory, log = begun()
+    _, directory, log = begun(TINY)
     directory.restart(log, 50)
     append(log, idempotent(1, 0, count=2), leader_epoch=5)
     directory.truncate(log, 50, 4)
@@ -644,7 +637,7 @@ def replayed(log: PartitionLog) -> dict[int, tuple[int, int, object]]:
 
 
 def test_duplicates_and_refused_batches_begin_no_epoch_and_force_no_file() -> None:
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     sent = idempotent(1, 0, count=2)
     append(log, sent, leader_epoch=3)
     path, forced = f"{log.directory}/leader-epoch-checkpoint", len(fs.trace)
@@ -663,7 +656,7 @@ def test_duplicates_and_refused_batches_begin_no_epoch_and_force_no_file() -> No
 def test_what_was_noted_of_batches_that_are_not_appended_is_taken_back() -> None:
     """A marker is damaged in memory, after a reported batch of its producer. A new epoch cannot be written on a full
     disk."""
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     rotten = bytearray(unreadable_marker(2))
     rotten[-1] ^= 1
     batches = [idempotent(7, 0, offset=1, leader_epoch=0), bytes(rotten)]
@@ -684,7 +677,7 @@ def test_what_was_noted_of_batches_that_are_not_appended_is_taken_back() -> None
 def test_an_epoch_without_a_record_goes_when_the_log_is_cut_at_its_end() -> None:
     """The next leader does not know the epoch without a record. If the epoch stayed, the log could never follow the
     next leader."""
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     sent = idempotent(1, 0, count=2)
     append(log, sent, leader_epoch=3)
     fs.fail("write", errno.ENOSPC, path_ends=".log")

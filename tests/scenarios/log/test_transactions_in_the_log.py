@@ -36,11 +36,13 @@ from tests.worlds.log_world import (
     NOW_MS,
     ORDERS,
     ROOT,
+    TINY,
     TOPIC_ID,
     Transactions,
     Written,
     aborted_of,
     append_to,
+    begun,
     committed_values,
     formatted,
     index_files,
@@ -51,18 +53,9 @@ from tests.worlds.log_world import (
     transactional,
 )
 
-#: A few batches for each segment.
-TINY = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)
-
-
-def begun(config: LogConfig = TINY) -> tuple[CrashingFileSystem, LogDirectory, PartitionLog]:
-    fs = formatted()
-    directory = open_directory(fs, config)
-    return fs, directory, directory.create(ORDERS, TOPIC_ID, config)
-
 
 def filled(seed: int, segments: int = 6) -> tuple[CrashingFileSystem, LogDirectory, PartitionLog, Transactions]:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     transactions = Transactions(random.Random(seed))
     while len(log.segments) < segments:
         transactions.write(log, 2)
@@ -93,7 +86,7 @@ def expected_files(transactions: Transactions, log: PartitionLog) -> dict[int, b
 
 
 def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committed() -> None:
-    _, _, log = begun()
+    _, _, log = begun(TINY)
     append_to(log, transactional(7, 0, 2))
     append_to(log, transactional(8, 0))
     assert [log.last_stable_offset(high_watermark) for high_watermark in (0, 1, 3)] == [0, 0, 0]
@@ -115,7 +108,7 @@ def test_any_history_gives_the_stable_offsets_and_aborted_transactions_of_its_ba
 
 
 def test_a_log_without_aborted_transactions_has_no_index_file() -> None:
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     append_to(log, transactional(7, 0))
     append_to(log, marker(7, COMMIT))
     append_to(log, marker(8, ABORT))  # of an empty transaction
@@ -125,7 +118,7 @@ def test_a_log_without_aborted_transactions_has_no_index_file() -> None:
 
 
 def test_what_is_committed_is_forgotten_and_the_answers_stay() -> None:
-    _, _, log = begun()
+    _, _, log = begun(TINY)
     transactions = Transactions(random.Random(3))
     for _ in range(60):
         transactions.write(log)
@@ -137,7 +130,7 @@ def test_what_is_committed_is_forgotten_and_the_answers_stay() -> None:
 
 def test_a_follower_answers_as_its_leader() -> None:
     _, _, leader, transactions = filled(4)
-    fs, directory, follower = begun()
+    fs, directory, follower = begun(TINY)
     result = leader.read(0, 1 << 20)
     while follower.log_end_offset < leader.log_end_offset:
         result = leader.read(follower.log_end_offset, 1 << 20)
@@ -150,7 +143,7 @@ def test_a_follower_answers_as_its_leader() -> None:
 
 
 def test_what_could_not_be_written_is_undone() -> None:
-    fs, _, log = begun()
+    fs, _, log = begun(TINY)
     append_to(log, transactional(7, 0))
     fs.fail("write", errno.ENOSPC, path_ends=".log")
     batches = [marker(7, ABORT), transactional(7, 1), transactional(8, 0)]
@@ -440,7 +433,7 @@ def test_a_cut_at_any_offset_leaves_the_answers_of_the_batches_left() -> None:
 @pytest.mark.parametrize("way", ["cut", "cut all", "restart"])
 def test_a_reader_during_a_cut_gets_no_record_of_an_open_transaction(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last stable offset is also right for a high watermark from before the cut."""
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     append_to(log, transactional(7, 0), leader_epoch=0)
     append_to(log, transactional(8, 0), leader_epoch=0)
     append_to(log, marker(7, ABORT), leader_epoch=0)
@@ -479,7 +472,7 @@ def test_a_reader_during_a_cut_gets_no_record_of_an_open_transaction(way: str, m
 @pytest.mark.parametrize("change", ["roll", "compaction", "cut"])
 def test_records_and_aborted_transactions_are_of_one_state_of_the_log(change: str) -> None:
     """The log changes after the records were read."""
-    fs, directory, log = begun()
+    fs, directory, log = begun(TINY)
     append_to(log, transactional(7, 0))
     append_to(log, marker(7, ABORT))
     append_to(log, transactional(8, 0))
@@ -611,7 +604,7 @@ def test_deleted_segments_take_their_indexes_along_and_late_readers_get_an_error
 
 
 def test_a_transaction_whose_records_were_deleted_holds_the_stable_offset_at_the_start() -> None:
-    _, directory, log = begun()
+    _, directory, log = begun(TINY)
     append_to(log, transactional(7, 0, 2))
     append_to(log, transactional(8, 0, 2))
     append_to(log, marker(8, COMMIT))

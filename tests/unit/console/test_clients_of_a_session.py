@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from headrace_console.cluster import Cluster
 from headrace_console.settings import ConsoleSettings
 from headrace_core.errors import IllegalStateError
 from headrace_core.node.listeners import parse_addresses
+from tests.worlds.waiting import in_loop
 
 
-def test_no_client_is_made_after_the_end_of_the_session() -> None:
+@in_loop
+async def test_no_client_is_made_after_the_end_of_the_session() -> None:
     """A page that is still in progress then must not ask another cluster, or this one without credentials."""
     settings = ConsoleSettings.checked(
         listeners=["http://127.0.0.1:0"],
@@ -24,13 +24,9 @@ def test_no_client_is_made_after_the_end_of_the_session() -> None:
         registry_urls="",
         directory="",
     )
-
-    async def work() -> None:
-        cluster = Cluster(settings, ("alice", "secret"))
-        await cluster.close()
-        with pytest.raises(IllegalStateError):
-            cluster.consumer()
-        with pytest.raises(IllegalStateError):
-            await cluster.prove()
-
-    asyncio.run(work())
+    cluster = Cluster(settings, ("alice", "secret"))
+    await cluster.close()
+    with pytest.raises(IllegalStateError):
+        cluster.consumer()
+    with pytest.raises(IllegalStateError):
+        await cluster.prove()

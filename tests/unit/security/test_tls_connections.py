@@ -27,7 +27,7 @@ from headrace_core.security.mapping import PrincipalMapper, user_principal
 from headrace_core.security.tls import CONTEXT_S_MAX, TlsSettings, TlsSource
 from headrace_core.security.trouble import why_refused
 from tests.worlds.security import TestAuthority
-from tests.worlds.waiting import until_async
+from tests.worlds.waiting import in_loop, until_async
 
 
 @pytest.fixture(scope="module")
@@ -81,83 +81,74 @@ async def refusal(address: str, tls: TlsSource | None) -> str:
     return await why_refused(address, tls) or ""
 
 
-def test_only_clients_of_the_authority_get_in(authority: TestAuthority, strangers: TestAuthority) -> None:
+@in_loop
+async def test_only_clients_of_the_authority_get_in(authority: TestAuthority, strangers: TestAuthority) -> None:
     server = authority.issue("server.pem")
     user = authority.issue("user.pem", hosts=(), only_client=True)
     expired = authority.issue("expired.pem", begins_in=timedelta(days=-2), ends_in=timedelta(seconds=1.5))
-
-    async def work() -> None:
-        late = source(expired, authority.ca)
-        async with serving(source(server, authority.ca)) as address:
-            await check(address, source(user, authority.ca))
-            assert "requires a certificate" in await refusal(address, source(None, authority.ca))
-            assert "does not trust" in await refusal(address, source(user, strangers.ca))
-            assert "does not accept the certificate" in await refusal(
-                address, source(strangers.issue("u.pem", hosts=()), authority.ca)
-            )
-            assert "the server encrypts" in await refusal(address, None)
-            await until_async(lambda: has_expired(expired))
-            said = await refusal(address, late)
-            assert "does not accept the certificate" in said
-            assert "because it expired on" in said
-            early = source(authority.issue("early.pem", hosts=(), begins_in=timedelta(hours=1)), authority.ca)
-            assert "because it is not valid before" in await refusal(address, early)
-        async with serving(source(server, None), requires=False) as address:
-            await check(address, source(None, authority.ca))
-        async with serving(None) as address:
-            assert "does not encrypt" in await refusal(address, source(user, authority.ca))
-
-    asyncio.run(work())
+    late = source(expired, authority.ca)
+    async with serving(source(server, authority.ca)) as address:
+        await check(address, source(user, authority.ca))
+        assert "requires a certificate" in await refusal(address, source(None, authority.ca))
+        assert "does not trust" in await refusal(address, source(user, strangers.ca))
+        assert "does not accept the certificate" in await refusal(
+            address, source(strangers.issue("u.pem", hosts=()), authority.ca)
+        )
+        assert "the server encrypts" in await refusal(address, None)
+        await until_async(lambda: has_expired(expired))
+        said = await refusal(address, late)
+        assert "does not accept the certificate" in said
+        assert "because it expired on" in said
+        early = source(authority.issue("early.pem", hosts=(), begins_in=timedelta(hours=1)), authority.ca)
+        assert "because it is not valid before" in await refusal(address, early)
+    async with serving(source(server, None), requires=False) as address:
+        await check(address, source(None, authority.ca))
+    async with serving(None) as address:
+        assert "does not encrypt" in await refusal(address, source(user, authority.ca))
 
 
-def test_a_port_can_take_both_protocols(authority: TestAuthority) -> None:
+@in_loop
+async def test_a_port_can_take_both_protocols(authority: TestAuthority) -> None:
     """For the way from an open to a secured cluster (internal.tls.mode)."""
     tls = source(authority.issue("both.pem"), authority.ca)
-
-    async def work() -> None:
-        listener = Listener("internal", credentials=tls.server_credentials(requires_client=True), takes_plaintext=True)
-        await listener.start()
-        try:
-            await listener.serving(True)
-            for _ in range(3):
-                await check(listener.address, tls)
-                await check(listener.address, None)
-            # a certificate is still needed with TLS; silence and noise do no harm
-            assert "requires a certificate" in await refusal(listener.address, source(None, authority.ca))
-            host, port = listener.address.split(":")
-            for noise in (b"", b"\x16", b"GET / HTTP/1.1\r\n\r\n"):
-                _, writer = await asyncio.open_connection(host, int(port))
-                writer.write(noise)
-                writer.close()
+    listener = Listener("internal", credentials=tls.server_credentials(requires_client=True), takes_plaintext=True)
+    await listener.start()
+    try:
+        await listener.serving(True)
+        for _ in range(3):
             await check(listener.address, tls)
-        finally:
-            await listener.stop(0)
-        with pytest.raises(OSError, match=r"refused|Connect"):
-            await asyncio.open_connection(host, int(port))
+            await check(listener.address, None)
+        # a certificate is still needed with TLS; silence and noise do no harm
+        assert "requires a certificate" in await refusal(listener.address, source(None, authority.ca))
+        host, port = listener.address.split(":")
+        for noise in (b"", b"\x16", b"GET / HTTP/1.1\r\n\r\n"):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(noise)
+            writer.close()
+        await check(listener.address, tls)
+    finally:
+        await listener.stop(0)
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection(host, int(port))
 
-    asyncio.run(work())
 
-
-def test_a_server_must_have_a_certificate_of_a_server_for_its_name(authority: TestAuthority) -> None:
+@in_loop
+async def test_a_server_must_have_a_certificate_of_a_server_for_its_name(authority: TestAuthority) -> None:
     me = source(authority.issue("me.pem", hosts=()), authority.ca)
-
-    async def work() -> None:
-        async with serving(source(authority.issue("name.pem", hosts=["broker-7.example"]), authority.ca)) as address:
-            assert "is not for 127.0.0.1, but for broker-7.example" in await refusal(address, me)
-        # a user's certificate, even with the server's address in it, does not make a server
-        async with serving(source(authority.issue("posing.pem", only_client=True), authority.ca)) as address:
-            assert "is not accepted" in await refusal(address, me)
-        old = authority.issue("aging.pem", ends_in=timedelta(seconds=2), begins_in=timedelta(days=-2))
-        async with serving(source(old, authority.ca)) as address:
-            await until_async(lambda: has_expired(old))
-            said = await refusal(address, me)
-            assert "expired on" in said
-            assert "this machine's clock" in said
-        future = authority.issue("future.pem", begins_in=timedelta(hours=1))
-        async with serving(source(future, authority.ca)) as address:
-            assert "is not valid before" in await refusal(address, me)
-
-    asyncio.run(work())
+    async with serving(source(authority.issue("name.pem", hosts=["broker-7.example"]), authority.ca)) as address:
+        assert "is not for 127.0.0.1, but for broker-7.example" in await refusal(address, me)
+    # a user's certificate, even with the server's address in it, does not make a server
+    async with serving(source(authority.issue("posing.pem", only_client=True), authority.ca)) as address:
+        assert "is not accepted" in await refusal(address, me)
+    old = authority.issue("aging.pem", ends_in=timedelta(seconds=2), begins_in=timedelta(days=-2))
+    async with serving(source(old, authority.ca)) as address:
+        await until_async(lambda: has_expired(old))
+        said = await refusal(address, me)
+        assert "expired on" in said
+        assert "this machine's clock" in said
+    future = authority.issue("future.pem", begins_in=timedelta(hours=1))
+    async with serving(source(future, authority.ca)) as address:
+        assert "is not valid before" in await refusal(address, me)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
