@@ -79,7 +79,7 @@ class Workloads:
         assert batch.validate_crc()
         size = 0
         for record in batch:
-            size += len(record.value)  # type: ignore[arg-type]  # every record has a value
+            size += len(record.value)
         assert size == VALUE_BYTES * self.count
 
     def encode(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from headrace_core.errors import (
 from headrace_core.records import (
     Compression,
     DecodeLimits,
+    RecordIterator,
     _arrow_decode,
     _arrow_encode,
     _arrow_pure,
@@ -386,6 +388,64 @@ def test_what_does_not_fit_into_one_batch_is_split_or_refused():
         assert pa.Table.from_batches(batches).column("offset").to_pylist() == list(range(300))
     with pytest.raises(InvalidRecordError, match=r"the limit 100|100 bytes, the limit"):
         arrow.decode_arrow_split(slices, max_bytes=100, **options)
+
+
+SIZES = [0, 1, 10, 40, 500, 3_000]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_iteration_bounds_the_decoded_bytes_and_keeps_every_row(seed):
+    """Rows of other sizes in batches of other sizes; small when compressed."""
+    chance = random.Random(seed)
+    slices, offset = [], 0
+    for _ in range(chance.randint(1, 8)):
+        rows = [
+            (
+                NOW,
+                chance.choice([None, b"k" * chance.choice(SIZES)]),
+                chance.choice([None, bytes(chance.choice(SIZES))]),
+                [("h", bytes(chance.choice(SIZES)))] if chance.random() < 0.2 else [],
+            )
+            for _ in range(chance.randint(1, 40))
+        ]
+        slices.append(_pure.encode_batch(rows, base_offset=offset, compression=chance.choice(list(Compression))))
+        offset += len(rows)
+    whole = _decode(slices, include_headers=True)
+    start = chance.randrange(offset)
+    for max_bytes in (1, 100, 2_000, 20_000, 1 << 20):
+        found = list(
+            arrow.iterate_arrow(
+                slices, topic="t", partition=3, start_offset=start, include_headers=True, max_bytes=max_bytes
+            )
+        )
+        assert pa.Table.from_batches(found).equals(pa.Table.from_batches([whole.slice(start)]))
+        assert all(arrow.data_bytes(batch) <= max_bytes or batch.num_rows == 1 for batch in found)
+
+
+def test_iteration_decodes_no_more_than_the_bound_ahead(monkeypatch):
+    """Whatever the compression: 60 batches of 100,000 bytes are less than 20 kB of log."""
+    slices = [
+        _pure.encode_batch([(NOW, None, bytes(100_000), [])], base_offset=number, compression=Compression.ZSTD)
+        for number in range(60)
+    ]
+    assert sum(map(len, slices)) < 20_000
+    found = arrow.iterate_arrow([b"".join(slices)], topic="t", partition=3, max_bytes=250_000)
+    assert [batch.num_rows for batch in found] == [2] * 30
+
+
+@pytest.mark.parametrize("iterator", [_pure.RecordIterator, RecordIterator])
+def test_taken_records_are_bounded_by_their_bytes(iterator):
+    rows = [(NOW, b"kk", bytes(1_000), [("h", b"xx")]), (NOW, None, None, []), (NOW, None, bytes(5_000), [])]
+    data = _pure.encode_batch(rows * 10, compression=Compression.ZSTD)
+    records = iterator([data])
+    assert len(records.take(30)) == 30
+    assert records.taken_bytes == 10 * (2 + 1_000 + 3 + 5_000)
+    records = iterator([data])
+    assert [len(records.take(30, 1)) for _ in range(4)] == [1, 2, 1, 2]  # a record without bytes does not count
+    assert len(records.take(30, 6_006)) == 4
+    assert records.taken_bytes == 7_010
+    assert records.take(30, 0) == []
+    assert len(records.take(2, 1 << 20)) == 2
 
 
 def test_damage_is_found_and_named():

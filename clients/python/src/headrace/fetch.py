@@ -124,7 +124,8 @@ class RangeReader(Face):
         self, *, columns: Iterable[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the ranges as Arrow batches with the Spark source's schema. Each Arrow batch has records of one
-        partition, from about ``max_bytes`` of its log. Raises InvalidArgumentError at once, before the first batch."""
+        partition: at most ``max_bytes`` of keys, values and headers, however well they are compressed, or one record.
+        Raises InvalidArgumentError at once, before the first batch."""
         from headrace_core.records.arrow import arrow_schema
 
         names, headers = arguments.arrow(columns, arguments.flag("include_headers", include_headers), max_bytes)
@@ -134,7 +135,7 @@ class RangeReader(Face):
     def _arrow_batches(
         self, columns: list[str] | None, include_headers: bool, max_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        from headrace_core.records.arrow import decode_arrow_split
+        from headrace_core.records.arrow import iterate_arrow
 
         core = self._core
         while self._left:
@@ -147,7 +148,7 @@ class RangeReader(Face):
             if not taken:
                 self._wait()
             for assigned, items in taken.items():
-                for batch in decode_arrow_split(
+                for batch in iterate_arrow(
                     [part for item in items for part in item.parts],
                     topic=assigned.tp.topic,
                     partition=assigned.tp.partition,
@@ -156,6 +157,7 @@ class RangeReader(Face):
                     columns=columns,
                     include_headers=include_headers,
                     check_crc=core.reading.check_crcs,
+                    max_bytes=max_bytes,
                 ):
                     if batch.num_rows:
                         yield batch

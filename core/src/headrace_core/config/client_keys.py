@@ -445,7 +445,12 @@ CONSUMER = ConfigDef(
             low=0,
         ),
         honoured("fetch.max.wait.ms", 500, "The longest time that a broker waits before it answers a fetch.", low=0),
-        honoured("fetch.max.bytes", 52_428_800, "Maximum number of bytes in the response to a fetch.", low=1),
+        honoured(
+            "fetch.max.bytes",
+            52_428_800,
+            "Maximum number of bytes in the response to a fetch, and of the decoded records that one poll returns.",
+            low=1,
+        ),
         honoured(
             "max.partition.fetch.bytes",
             1_048_576,

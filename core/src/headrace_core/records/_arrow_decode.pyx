@@ -266,14 +266,17 @@ cdef class Decoder:
     def __dealloc__(self):
         free(self._parts)
 
-    def add(self, data, Py_ssize_t position, Py_ssize_t max_bytes):
-        """Collect the batches from ``position`` on; returns the position of the first batch that did not fit, or the
-        end."""
+    def add(self, data, Py_ssize_t position, Py_ssize_t max_bytes, Py_ssize_t max_batch_bytes=-1):
+        """Collect the batches from ``position`` on; returns the position of the first batch that did not fit into
+        ``max_bytes`` beside others, or the end. InvalidRecordError: a batch has more than ``max_batch_bytes`` (by
+        default, ``max_bytes``)."""
         cdef Py_buffer view
         cdef BatchFields batch
         cdef bytes_t p
         cdef Py_ssize_t size
         cdef int64_t last
+        if max_batch_bytes < 0:
+            max_batch_bytes = max_bytes
         kept = memoryview(data)
         if not kept.readonly:
             # Copy a writable buffer, because the columns are filled without the GIL, and another thread could change
@@ -294,14 +297,16 @@ cdef class Decoder:
                 if batch.attributes & CONTROL_FLAG or last < self._start_offset:
                     position += batch.size
                     continue
-                if not self._take(kept, p + position, &batch, max_bytes):
+                if not self._take(kept, p + position, &batch, max_bytes, max_batch_bytes):
                     break
                 position += batch.size
         finally:
             PyBuffer_Release(&view)
         return position
 
-    cdef bint _take(self, slice_, bytes_t p, const BatchFields* batch, Py_ssize_t max_bytes) except -1:
+    cdef bint _take(
+        self, slice_, bytes_t p, const BatchFields* batch, Py_ssize_t max_bytes, Py_ssize_t max_batch_bytes
+    ) except -1:
         cdef bytes_t body = p + HEADER_SIZE
         cdef Py_ssize_t size = batch.size - HEADER_SIZE
         cdef Py_ssize_t capacity
@@ -315,9 +320,9 @@ cdef class Decoder:
             body = &view[0] if size else NULL
         if self._part_count and self._bytes + size > max_bytes:
             return False
-        if size > max_bytes:
+        if size > max_batch_bytes:
             raise InvalidRecordError(
-                f"the batch with base offset {batch.base_offset} decompresses to {size} bytes, more than {max_bytes} bytes, the limit"
+                f"the batch with base offset {batch.base_offset} decompresses to {size} bytes, more than {max_batch_bytes} bytes, the limit"
             )
         if self._part_count == self._part_capacity:
             capacity = max(16, 2 * self._part_capacity)

@@ -87,10 +87,13 @@ class Decoder:
         self._records: list[Record] = []
         self._bytes = 0
 
-    def add(self, data: Buffer, position: int, max_bytes: int) -> int:
-        """Collect the batches from ``position`` on; returns the position of the first batch that did not fit, or the
-        end."""
+    def add(self, data: Buffer, position: int, max_bytes: int, max_batch_bytes: int = -1) -> int:
+        """Collect the batches from ``position`` on; returns the position of the first batch that did not fit into
+        ``max_bytes`` beside others, or the end. InvalidRecordError: a batch has more than ``max_batch_bytes`` (by
+        default, ``max_bytes``)."""
         start_offset, end_offset = self._range
+        if max_batch_bytes < 0:
+            max_batch_bytes = max_bytes
         while position < len(data):
             header = read_whole_header(data, position)
             # Check also the CRC of skipped batches: a flipped bit must not turn a wanted batch into a skipped batch.
@@ -101,10 +104,10 @@ class Decoder:
                 size = len(batch_body(data, position, header, self._limits))
                 if self._records and self._bytes + size > max_bytes:
                     break
-                if size > max_bytes:
+                if size > max_batch_bytes:
                     raise InvalidRecordError(
                         f"the batch with base offset {header.base_offset} decompresses to more than "
-                        f"{max_bytes} bytes, the limit"
+                        f"{max_batch_bytes} bytes, the limit"
                     )
                 self._bytes += size
                 self._records += [record for record in records if start_offset <= record.offset < end_offset]

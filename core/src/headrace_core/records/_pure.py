@@ -6,6 +6,7 @@ format.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -268,6 +269,7 @@ class RecordIterator:
         self.topic = topic
         self.partition = partition
         self.position = start_offset
+        self.taken_bytes = 0
         self._slices = list(slices) if not isinstance(slices, bytes | bytearray | memoryview) else [slices]
         self._options = (limits, check_crc, include_control)
         self._slice = self._at = 0
@@ -293,12 +295,17 @@ class RecordIterator:
             if not self._enter_batch():
                 raise StopIteration
 
-    def take(self, count: int) -> list[Record]:
-        """Return up to ``count`` records; an empty list when no records are left."""
+    def take(self, count: int, max_bytes: int = sys.maxsize) -> list[Record]:
+        """Return up to ``count`` records; an empty list when no records are left. The last record of a list reaches
+        ``max_bytes`` of keys, values and headers. ``taken_bytes`` is their number afterwards."""
         taken: list[Record] = []
-        while len(taken) < count:
+        self.taken_bytes = 0
+        while len(taken) < count and self.taken_bytes < max_bytes:
             try:
-                taken.append(next(self))
+                record = next(self)
+                taken.append(record)
+                self.taken_bytes += len(record.key or b"") + len(record.value or b"")
+                self.taken_bytes += sum(len(name) + len(content or b"") for name, content in record.headers)
             except StopIteration:
                 break
             except (CorruptMessageError, InvalidRecordError):

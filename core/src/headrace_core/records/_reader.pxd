@@ -40,6 +40,7 @@ cdef class RecordIterator:
     cdef bint _busy
     cdef BatchFields _batch
     cdef Walk _walk
+    cdef readonly Py_ssize_t taken_bytes  # keys, values and headers of the last ``take``
 
     # The next record, or None when none is left; raises as __next__ does.
     cdef Record next_record(self)

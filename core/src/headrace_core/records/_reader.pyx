@@ -4,7 +4,7 @@ function."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 from ._batches cimport check_crc_of, clamped, decompressed, parse_whole
@@ -24,6 +24,9 @@ from ._wire cimport (
     parse_header,
     step,
 )
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
 
 from operator import itemgetter
 
@@ -182,12 +185,14 @@ cdef class RecordIterator:
             raise StopIteration
         return record
 
-    def take(self, Py_ssize_t count):
+    def take(self, Py_ssize_t count, Py_ssize_t max_bytes=PY_SSIZE_T_MAX):
         """Return up to ``count`` records; an empty list when no records are left. Records before a faulty record are
-        returned first; the next call raises the error."""
+        returned first; the next call raises the error. The last record of a list reaches ``max_bytes`` of keys, values
+        and headers."""
         cdef list taken = []
         cdef Record record
-        while len(taken) < count:
+        self.taken_bytes = 0
+        while len(taken) < count and self.taken_bytes < max_bytes:
             try:
                 record = self.next_record()
             except Exception:
@@ -197,6 +202,13 @@ cdef class RecordIterator:
             if record is None:
                 break
             taken.append(record)
+            if record.key is not None:
+                self.taken_bytes += PyBytes_GET_SIZE(record.key)
+            if record.value is not None:
+                self.taken_bytes += PyBytes_GET_SIZE(record.value)
+            if record._headers is not None:
+                for name, content in record._headers:
+                    self.taken_bytes += len(name) + (0 if content is None else len(content))
         return taken
 
     cdef Record next_record(self):

@@ -7,7 +7,7 @@ Kafka sink: ``value``, and optionally ``key``, ``headers`` and ``timestamp``. Th
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, MissingDependencyError
@@ -350,17 +350,74 @@ def decode_arrow_split(
 ) -> list[pa.RecordBatch]:
     """Decode like ``decode_arrow``, into as many RecordBatches as keep each below ``max_bytes``; at least one."""
     schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
-    wanted = frozenset(schema.names)
     decoder: Any = Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
-    flags = [name in wanted for name in ("key", "value", "offset", "timestamp", "timestampType", "headers")]
-    batches: list[pa.RecordBatch] = []
+    return list(_record_batches(decoder, slices, schema, topic, partition, max_bytes, max_bytes))
+
+
+def iterate_arrow(
+    slices: Buffer | Iterable[Buffer],
+    *,
+    topic: str,
+    partition: int,
+    start_offset: int = 0,
+    end_offset: int | None = None,
+    columns: Sequence[str] | None = None,
+    include_headers: bool = False,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    check_crc: bool = True,
+    max_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    """Decode like ``decode_arrow``, one RecordBatch after the other. Each has at most ``max_bytes`` of keys, values and
+    headers, or one row. Whatever the compression, no more is decoded at a time than ``max_bytes``, or one batch of the
+    log (``limits.max_decompressed_bytes``)."""
+    schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
+    decoder: Any = Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
+    for batch in _record_batches(decoder, slices, schema, topic, partition, max_bytes, BYTES_MAX):
+        while (rows := rows_within(batch, max_bytes)) < batch.num_rows:
+            yield batch.slice(0, rows)
+            batch = batch.slice(rows)
+        yield batch
+
+
+def rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
+    """How many of the first rows have at most ``max_bytes`` of keys, values and headers; at least one (if there is
+    one)."""
+    high: int = batch.num_rows
+    low = min(1, high)
+    if data_bytes(batch) <= max_bytes:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if data_bytes(batch.slice(0, middle)) <= max_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def data_bytes(batch: pa.RecordBatch) -> int:
+    """The bytes of a RecordBatch's keys, values and headers."""
+    names = ("key", "value", "headers")
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    return sum(int(column.nbytes) for name, column in columns if name in names)
+
+
+def _record_batches(
+    decoder: Any,
+    slices: Buffer | Iterable[Buffer],
+    schema: pa.Schema,
+    topic: str,
+    partition: int,
+    max_bytes: int,
+    max_batch_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    flags = [name in schema.names for name in ("key", "value", "offset", "timestamp", "timestampType", "headers")]
     for data in [slices] if isinstance(slices, bytes | bytearray | memoryview) else slices:
-        position = decoder.add(data, 0, max_bytes)
+        position = decoder.add(data, 0, max_bytes, max_batch_bytes)
         while position < len(data):
-            batches.append(_record_batch(schema, decoder.columns(*flags), topic, partition))
-            position = decoder.add(data, position, max_bytes)
-    batches.append(_record_batch(schema, decoder.columns(*flags), topic, partition))
-    return batches
+            yield _record_batch(schema, decoder.columns(*flags), topic, partition)
+            position = decoder.add(data, position, max_bytes, max_batch_bytes)
+    yield _record_batch(schema, decoder.columns(*flags), topic, partition)
 
 
 def _record_batch(schema: pa.Schema, raw: dict[str, Any], topic: str, partition: int) -> pa.RecordBatch:

@@ -428,9 +428,9 @@ class Consumer(ConsumerFace):
 
         The columns of the table are the same as in the Spark source: key, value, topic, partition, offset, timestamp,
         timestampType, headers. ``fetch_arrow`` makes no Python object for a record, and does not call deserializers.
-        ``columns``: names of the columns to return; ``max_bytes``: limit of encoded record bytes per table.
-        ``include_headers``: whether the table has the column headers in addition to ``columns`` (None: only without
-        ``columns``).
+        ``columns``: names of the columns to return; ``max_bytes``: limit of the keys, values and headers of a table,
+        however well they were compressed; a record that is larger comes alone. ``include_headers``: whether the table
+        has the column headers in addition to ``columns`` (None: only without ``columns``).
         """
         import pyarrow as pa
 

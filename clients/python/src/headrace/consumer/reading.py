@@ -44,6 +44,7 @@ class Reading:
         self.inbox = Inbox(config["fetch.queue.max.bytes"], self._room)
         self.fetcher = Fetcher(engine, config, self.inbox, self.metrics)
         self.max_poll_records: int = config["max.poll.records"]
+        self._poll_bytes: int = config["fetch.max.bytes"]
         self.check_crcs: bool = config["check.crcs"]
         self.reads_committed: bool = config["isolation.level"] == "read_committed"
         self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")
@@ -383,8 +384,9 @@ class Reading:
             self.current = None
 
     def drain(self, max_records: int) -> list[Record]:
-        """Return up to ``max_records`` fetched records. ``drain`` raises an error only if it has no records to return.
-        Raises WouldWait when a deserializer waits for the schema registry.
+        """Return up to ``max_records`` fetched records. The last one may reach ``fetch.max.bytes`` of keys, values and
+        headers, which limits them however well they were compressed. ``drain`` raises an error only if it has no
+        records to return. Raises WouldWait when a deserializer waits for the schema registry.
 
         If ``drain`` returns records instead of an error, the error occurs again at the next call. A damaged Slice stays
         the current Slice, the error of a stopped partition is kept in ``_errors``, and the Slice of a retriable error
@@ -406,7 +408,8 @@ class Reading:
 
     def _drained(self, max_records: int) -> list[Record]:
         out: list[Record] = []
-        while len(out) < max_records:
+        left = self._poll_bytes
+        while len(out) < max_records and left > 0:
             try:
                 iterator = self.next_iterator()
                 if iterator is None:
@@ -414,7 +417,8 @@ class Reading:
                 assert self._current is not None
                 item, stood = self._current[0], iterator.position
                 self._taken.setdefault(item.assigned, (item.generation, stood))
-                taken = iterator.take(max_records - len(out))
+                taken = iterator.take(max_records - len(out), left)
+                left -= iterator.taken_bytes
                 if not taken:
                     self.skipped |= item.next_offset > stood
                     self.finish_slice(iterator)
@@ -492,7 +496,8 @@ class Reading:
             raise
 
     def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
-        """Decode about ``max_bytes`` of fetched data; the result has one or more Arrow batches per partition.
+        """Decode fetched data: at most ``max_bytes`` of keys, values and headers, or one record. The result has one or
+        more Arrow batches per partition.
 
         If a batch is damaged, the call returns the batches before the damaged one, and a later call raises the error.
         """
@@ -508,6 +513,11 @@ class Reading:
             raise
 
     def _batches(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
+        from headrace_core.records.arrow import arrow_schema, data_bytes
+
+        names = arrow_schema(None if columns is None else tuple(columns), include_headers).names
+        if "offset" not in names:  # the position after the returned rows
+            columns = [*(columns or ()), "offset"]
         taken: dict[Assigned, list[tuple[Slice, int]]] = {}
         size = 0
         if self.current is not None:
@@ -529,23 +539,70 @@ class Reading:
             size += item.size
         batches: list[pa.RecordBatch] = []
         failure: HeadraceError | None = None
+        left = max_bytes
         for assigned, entries in taken.items():
+            start = entries[0][1]
+            if batches and left <= max_bytes // 2:
+                self._put_back(entries, start)
+                continue
             decode = partial(self._decode_arrow, assigned, columns=columns, include_headers=include_headers)
-            last, start = entries[-1][0], entries[0][1]
-            end = start
             try:
-                batches += decode([part for item, _ in entries for part in item.parts], start)
-                end = _move(last, last.next_offset)
+                decoded, end = self._arrow_within(entries, decode, left, is_first=not batches)
             except HeadraceError as error:
                 failure = error
-                before, end = self._arrow_before_damage(entries, decode)
-                batches += before
+                decoded, end = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
+            batches += decoded
+            left -= sum(map(data_bytes, decoded))
             self._count_consumed(assigned, end - start)
             self.skipped |= end > start
-        batches = [batch for batch in batches if batch.num_rows]
         if failure is not None and not batches:
             raise failure
-        return batches
+        return [batch.select(names) for batch in batches]
+
+    def _arrow_within(
+        self,
+        entries: list[tuple[Slice, int]],
+        decode: Callable[..., Iterator[pa.RecordBatch]],
+        max_bytes: int,
+        *,
+        is_first: bool,
+    ) -> tuple[list[pa.RecordBatch], int]:
+        """Decode more than half of ``max_bytes``, if there is as much, and not more (``is_first``: but at least one
+        record). The other records stay queued. Returns the batches and the position after them. Raises the error of a
+        damaged batch, unless there are records before it."""
+        from headrace_core.records.arrow import data_bytes, rows_within
+
+        batches: list[pa.RecordBatch] = []
+        left = max_bytes
+        try:
+            for batch in decode(
+                [part for item, _ in entries for part in item.parts], entries[0][1], max_bytes=max_bytes
+            ):
+                whole = batch.num_rows
+                if data_bytes(batch) > left and (batches or not is_first):
+                    batch = batch.slice(0, rows_within(batch, left))
+                    if data_bytes(batch) > left:  # its first record does not fit
+                        break
+                if batch.num_rows:
+                    batches.append(batch)
+                    left -= data_bytes(batch)
+                if batch.num_rows < whole or left <= max_bytes // 2:
+                    break
+            else:
+                return batches, _move(entries[-1][0], entries[-1][0].next_offset)
+        except HeadraceError:
+            if not batches:
+                raise
+        position = batches[-1].column("offset")[-1].as_py() + 1 if batches else entries[0][1]
+        return batches, self._put_back(entries, position)
+
+    def _put_back(self, entries: list[tuple[Slice, int]], position: int) -> int:
+        """Queue the records from ``position`` on again, and return it."""
+        left = [(item, max(start, position)) for item, start in entries if item.next_offset > position]
+        again = [(item, self._iterator(item, start)) for item, start in left]
+        if left and left[0][0].generation == left[0][0].assigned.generation:
+            self._resumed.extendleft(reversed(again))
+        return _move(entries[0][0], position)
 
     def _take(self, item: Slice, start: int, taken: dict[Assigned, list[tuple[Slice, int]]]) -> None:
         taken.setdefault(item.assigned, []).append((item, start))
@@ -559,11 +616,18 @@ class Reading:
                 assigned.position = start
 
     def _decode_arrow(
-        self, assigned: Assigned, parts: list[Buffer], start: int, *, columns: list[str] | None, include_headers: bool
-    ) -> list[pa.RecordBatch]:
-        from headrace_core.records.arrow import decode_arrow_split
+        self,
+        assigned: Assigned,
+        parts: list[Buffer],
+        start: int,
+        *,
+        columns: list[str] | None,
+        include_headers: bool,
+        max_bytes: int,
+    ) -> Iterator[pa.RecordBatch]:
+        from headrace_core.records.arrow import iterate_arrow
 
-        return decode_arrow_split(
+        return iterate_arrow(
             parts,
             topic=assigned.tp.topic,
             partition=assigned.tp.partition,
@@ -572,10 +636,11 @@ class Reading:
             columns=columns,
             include_headers=include_headers,
             check_crc=self.check_crcs,
+            max_bytes=max_bytes,
         )
 
     def _arrow_before_damage(
-        self, entries: list[tuple[Slice, int]], decode: Callable[[list[Buffer], int], list[pa.RecordBatch]]
+        self, entries: list[tuple[Slice, int]], decode: Callable[[list[Buffer], int], Iterator[pa.RecordBatch]]
     ) -> tuple[list[pa.RecordBatch], int]:
         """Decode batch by batch until a batch fails; the failed batch and the batches after it stay queued. Returns the
         batches and the position after them."""
@@ -586,7 +651,8 @@ class Reading:
             try:
                 for part in item.parts:
                     for at, header in iterate_headers(part):
-                        batches += decode([part[at : at + header.size]], position)
+                        found = decode([part[at : at + header.size]], position)
+                        batches += [batch for batch in found if batch.num_rows]
                         position = max(position, header.next_offset)
             except HeadraceError:
                 again = [(item, self._iterator(item, position)), *((later, None) for later, _ in entries[index + 1 :])]
