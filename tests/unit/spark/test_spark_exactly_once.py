@@ -127,6 +127,47 @@ def test_only_tasks_with_rows_count_for_the_limit_of_a_batch(monkeypatch: pytest
     assert tokens == TaskProducer.prepared, "a task without rows needs no transaction"
 
 
+@pytest.mark.parametrize(("decided", "is_written"), [(11, True), (12, False), (13, False)])
+def test_a_task_of_a_batch_that_is_decided_reads_its_rows_and_writes_none(
+    decided: int, is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SinkState(decided, 3)
+    monkeypatch.setattr(TaskContext, "get", lambda: Task(**{QUERY_ID: "q", BATCH_ID: "12"}))
+    monkeypatch.setattr(exactly_once, "worker_admin", lambda _: SimpleNamespace(describe_sink=lambda sink: state))
+    seen = SimpleNamespace(ensure=lambda topic, producer: None)
+    monkeypatch.setattr(exactly_once, "worker_topics", lambda client, timeout_s: seen)
+    monkeypatch.setattr(TaskProducer, "prepared", [])
+    monkeypatch.setattr("headrace.Producer", TaskProducer)
+    rows = iter([pa.RecordBatch.from_pydict({"value": ["a"]})] * 2)
+    commit = HeadraceStreamWriter({**options(topic="out"), **ONCE}, SCHEMA).write(rows)
+    assert next(rows, None) is None, "Spark computes all rows of a task"
+    assert len(TaskProducer.prepared) == is_written
+    assert isinstance(commit, SinkCommit)
+    assert (bool(commit.token), commit.generation) == (is_written, 3)
+
+
+def test_a_batch_is_committed_in_the_oldest_generation_of_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abort between two tasks ends the transaction of the first: the commit must fail, and not lack its rows."""
+    decided: list[Any] = []
+
+    async def commit_sink_batch(*arguments: Any, **more: Any) -> SinkState:
+        decided.append(more["generation"])
+        return SinkState(12, 4)
+
+    monkeypatch.setattr(blocking, "commit_sink_batch", commit_sink_batch)
+    writer = HeadraceStreamWriter({**options(topic="out"), **ONCE}, SCHEMA)
+    sink = sink_id("q", "out")
+    tasks = [
+        SinkCommit(
+            (), sink, generation, str(TransactionToken(str(SinkTransaction(sink, 12, generation, task, "a")), 1, 0))
+        )
+        for task, generation in enumerate((4, 3, 4))
+    ]
+    monkeypatch.setattr(TaskContext, "get", lambda: Task(**{QUERY_ID: "q", BATCH_ID: "12"}))
+    writer.commit(tasks, 12)
+    assert decided == [3]
+
+
 def test_a_batch_with_too_many_tokens_fails_before_the_decision_and_can_be_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_partition_added_since_is_read_from_its_beginning() -> None:
         ({}, {partition(1): 9}, {}, "cannot find the start of t-1"),
         ({partition(0): 1, partition(1): 2}, {partition(0): 1}, {}, "t-1 is gone"),
         ({partition(0): 9}, {partition(0): 4}, {}, "t-0 went back from offset 9 to 4"),
+        ({partition(0): 4}, {partition(0): 9}, {partition(0): 5}, "the log starts at 5: 1 offsets are deleted"),
     ],
 )
 def test_what_may_be_lost_is_reported(start: dict, end: dict, first: dict, message: str) -> None:  # type: ignore[type-arg]
