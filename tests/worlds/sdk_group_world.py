@@ -12,9 +12,11 @@ offset back, because then records are processed twice.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import selectors
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +38,7 @@ from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.handlers.classic import ClassicWaits
 from headrace_coordinator.handlers.groups import GroupsService
 from headrace_coordinator.handlers.membership import Members, MembershipStream
+from headrace_coordinator.offsets.messages import CommitOffsets, CommitTransactionOffsets, EndOffsets, OffsetToCommit
 from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, OwnershipAsked, OwnershipProven
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError
@@ -55,6 +58,10 @@ class _Jumps(selectors.SelectSelector):
         assert timeout is not None, "nothing will ever happen again"
         self.now += max(timeout, 0.0)
         return super().select(0)
+
+
+def _random_uuid() -> uuid.UUID:
+    return uuid.UUID(int=random.getrandbits(128))
 
 
 Scenario = Callable[["Shard", random.Random], Coroutine[Any, Any, None]]
@@ -80,6 +87,7 @@ def run(scenario: Scenario, *, partitions: int = 2, seed: int = 0) -> None:
     try:
         with (
             mock.patch.object(time, "monotonic", loop.time),
+            mock.patch.object(uuid, "uuid4", _random_uuid),
             mock.patch.object(membership, "boottime_s", loop.time),
             mock.patch.object(consumer_group, "boottime_s", loop.time),
             mock.patch.object(inbox, "boottime_s", loop.time),
@@ -109,6 +117,7 @@ class Shard:
         self.is_serving = True
         self.committed: dict[int, int] = {}
         self.violated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.producer_ids = itertools.count(1)
         self._proofs = 0
         self.ask_now(TopicsChanged({TOPIC: Topic(TOPIC, TOPIC_ID, partitions)}))
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
@@ -338,6 +347,9 @@ class Program:
         self.core.reading.fetcher.stop = self._stopped.update  # type: ignore[method-assign]
         self.events: list[tuple[str, list[int]]] = []
         self.is_busy = False
+        self._transactions = 0
+        self._thread = asyncio.Lock()  # a program makes one call after the other
+        self.producer_id = next(shard.producer_ids)
         self.callbacks = Callbacks(self._note("assigned"), self._note("revoked"), self._note("lost"))
         self.subscribe(TOPIC)
         self._polling = asyncio.get_running_loop().create_task(self._polls())
@@ -373,10 +385,11 @@ class Program:
                 await self.poll()
 
     async def poll(self) -> None:
-        self.group.check()
-        if self.group.has_work:
-            await drive_async(self.group.steps(), self.io)
-        self.process()
+        async with self._thread:
+            self.group.check()
+            if self.group.has_work:
+                await drive_async(self.group.steps(), self.io)
+            self.process()
 
     def process(self) -> None:
         for partition in self.reading:
@@ -403,6 +416,41 @@ class Program:
         """The program's own commit."""
         given = {TopicPartition(TOPIC, partition): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         await self.group.commit_work(given)
+
+    async def commit_async(self) -> None:
+        """Commit the positions, and poll meanwhile."""
+        async with self._thread:
+            work = self.group.commit_work(self.core.reading.offsets_to_commit(None))
+            commit = self.io.spawn(work, "commit")
+        await commit
+
+    async def transact(self, marker_after_s: float) -> None:
+        """Commit the positions in a transaction, as the SDK's producer does; from now on the consumer commits nothing
+        by itself. The marker comes later. Offsets that are refused abort the transaction."""
+        async with self._thread:
+            await self._transact(marker_after_s)
+
+    async def _transact(self, marker_after_s: float) -> None:
+        found = self.core.offsets_for_transaction()
+        if found.refusal is not None or not found.offsets:
+            return
+        self._transactions += 1
+        assert found.end_auto_commits is not None
+        await found.end_auto_commits()
+        group, epoch, producer_id = found.group, self._transactions, self.producer_id
+        offsets = tuple(OffsetToCommit(*tp, each.offset) for tp, each in found.offsets.items())
+        commit = CommitOffsets(GROUP, offsets, group.member_id, group.generation_id, group.group_instance_id)
+        request = CommitTransactionOffsets(commit, self.name, producer_id, epoch, 1)
+        await asyncio.sleep(self.network.delay_s())
+        commits = True
+        try:
+            verification = self._shard.ask_now(request)
+            await asyncio.sleep(self.network.delay_s())
+            self._shard.ask_now(request._replace(verification=verification, coordinator_epoch=1))
+        except HeadraceError:
+            commits = False
+        await asyncio.sleep(marker_after_s)
+        self._shard.ask_now(EndOffsets(producer_id, epoch + 1, commits, 2, 1))
 
     async def close(self) -> None:
         self._polling.cancel()

@@ -128,7 +128,22 @@ async def its_commit_arrives_after_a_later_one(shard: Shard, rng: random.Random)
     await asyncio.sleep(5.0)
 
 
+async def its_commit_arrives_after_a_transaction(shard: Shard, rng: random.Random) -> None:
+    """The second attempt has succeeded, and a transaction commits further offsets, before the first one arrives."""
+    one = await one_static(shard, rng)
+    one.network.requests_late_s["CommitOffsets"] = 2.5
+    commit = asyncio.ensure_future(one.commit({partition: one.position(partition) or 0 for partition in one.reading}))
+    await asyncio.sleep(0.1)
+    one.network.requests_late_s.clear()
+    await commit
+    before = shard.committed[0]
+    await one.transact(0.01)
+    assert shard.committed[0] > before
+    await asyncio.sleep(2.0)
+
+
 STORIES: tuple[Scenario, ...] = (
+    its_commit_arrives_after_a_transaction,
     its_commit_arrives_after_a_later_one,
     a_static_member_is_cut_off,
     its_caller_is_busy,
@@ -153,6 +168,7 @@ async def anything(shard: Shard, rng: random.Random) -> None:
     """Static and dynamic members; cuts, busy callers, late calls, joins and leaves; in the end everybody reads."""
     statics = [Program(shard, f"static{number}", rng, instance_id=f"host{number}") for number in range(2)]
     guests: list[Program] = []
+    doing: set[asyncio.Future[None]] = set()
 
     def later(after_s: float, act: Callable[[], object]) -> None:
         asyncio.get_running_loop().call_later(after_s, act)
@@ -160,7 +176,7 @@ async def anything(shard: Shard, rng: random.Random) -> None:
     for _ in range(30):
         await asyncio.sleep(rng.uniform(0.1, 1.5))
         one = rng.choice(statics + guests)
-        match rng.randrange(8):
+        match rng.randrange(9):
             case 0 | 1:
                 one.network.cut()
                 later(rng.choice([0.5, 3.0, 8.0]) * rng.uniform(0.5, 1.5), one.network.heal)
@@ -175,13 +191,19 @@ async def anything(shard: Shard, rng: random.Random) -> None:
                 late = rng.choice([one.network.answers_late_s, one.network.requests_late_s])
                 late[rng.choice(["FetchOffsets", "CommitOffsets"])] = rng.uniform(0.5, LATE_S)
                 later(rng.uniform(0.5, 3.0), late.clear)
+            case 7:
+                doing.add(asyncio.ensure_future(one.transact(rng.choice([0.05, 1.0, 3.0]))))
             case _:
-                offsets = {partition: one.position(partition) or 0 for partition in one.reading}
-                asyncio.ensure_future(one.commit(offsets)).add_done_callback(lambda task: task.exception())
+                doing.add(asyncio.ensure_future(one.commit_async()))
     await asyncio.sleep(15.0)
-    await until(lambda: sorted(each for one in statics + guests for each in one.reading) == [0, 1, 2])
+    await asyncio.gather(*doing, return_exceptions=True)
+    everybody = statics + guests
+    await until(lambda: sorted(each for one in everybody for each in one.reading) == [0, 1, 2])
     before = dict(shard.committed)
-    await until(lambda: all(shard.committed[each] > before[each] for each in range(3)))
+    for _ in range(20):
+        await asyncio.sleep(0.5)
+        await asyncio.gather(*(one.transact(0.1) for one in everybody))
+    assert all(shard.committed[each] > before[each] for each in range(3))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -217,7 +239,7 @@ def a_commit_has_the_newest_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commits_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OffsetsLogic, "_check_order", lambda self, request: None)
+    monkeypatch.setattr(OffsetsLogic, "_is_repeated", lambda self, request: False)
 
 
 def an_assign_in_progress_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +266,7 @@ def an_assign_in_progress_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         (neither_side_remembers, its_caller_is_busy),
         (a_commit_has_the_newest_epoch, its_commit_arrives_under_the_next_ownership),
         (commits_have_no_numbers, its_commit_arrives_after_a_later_one),
+        (commits_have_no_numbers, its_commit_arrives_after_a_transaction),
         (an_assign_in_progress_goes_on, its_committed_offsets_come_late),
     ],
     ids=lambda each: each.__name__,

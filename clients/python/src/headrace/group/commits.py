@@ -100,8 +100,6 @@ class Commits:
                 await self._turn.acquire()
         except TimeoutError:
             raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
-        # By the number, the coordinator refuses an attempt that arrives after a later commit.
-        self._sequence += 1
         try:
             for who, theirs in by_member:
                 for page in pages(list(theirs.items()), limit_of("Groups/CommitOffsets", "offsets")):
@@ -131,7 +129,9 @@ class Commits:
         final: tuple[type[HeadraceError], ...],
         traceparent: str | None,
     ) -> None:
-        """Send one OffsetCommit request, and repeat it until it succeeds."""
+        """Send one OffsetCommit request, and repeat it until it succeeds. By the request's number, the coordinator
+        recognizes an attempt that arrives too late."""
+        self._sequence += 1
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id,
             member_id=who.member_id,

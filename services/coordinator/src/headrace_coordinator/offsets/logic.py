@@ -147,8 +147,9 @@ class OffsetsLogic:
         The commit also removes the pending offsets of its partitions. An open transaction got them before this commit,
         so they would be older than the committed offset (Kafka compares the log offsets of both records)."""
         self._check_committer(request)
-        self._check_order(request)
         results, accepted = self._accepted(request, now_ms)
+        if self._is_repeated(request):
+            return Decision(reply=OffsetsCommitted(results))
         overtaken = self._without(self._pending(request.group_id, (partition for partition, _ in accepted)))
         records = tuple(
             ShardRecord(encode_key(request.group_id, partition), encode_value(committed))
@@ -160,7 +161,7 @@ class OffsetsLogic:
         for key, after in overtaken.items():
             self.book.pending.apply(key, after)
         self._groups.committed(request.group_id, request.member_id, now_ms)
-        if request.sequence:
+        if request.sequence and all(result.error is None for result in results):  # (else the member sends it again)
             committer = request.group_id, request.member_id
             self._sequences[committer] = request.sequence
             self._sequences.move_to_end(committer)
@@ -168,15 +169,19 @@ class OffsetsLogic:
                 self._sequences.popitem(last=False)
         return Decision(records, OffsetsCommitted(results))
 
-    def _check_order(self, request: CommitOffsets) -> None:
-        """Guard: an attempt that the member has given up, and that arrives after the member's next commit, must not
-        reset the offsets. (Kafka's consumers have no numbers.)"""
+    def _is_repeated(self, request: CommitOffsets) -> bool:
+        """Whether the request is an attempt of the member's last commit, which has taken effect. Raises
+        StaleMemberEpochError for an attempt of an earlier commit.
+
+        Guard: a late attempt must not reset the offsets of the member's next commit, or of its next transaction.
+        (Kafka's consumers have no numbers.)"""
         last = self._sequences.get((request.group_id, request.member_id), 0)
         if 0 < request.sequence < last:
             raise StaleMemberEpochError(
                 f"group {request.group_id!r}: commit {request.sequence} of member {request.member_id!r} arrived after "
                 f"the member's commit {last}, and changes nothing"
             )
+        return 0 < request.sequence == last
 
     def _accepted(
         self, request: CommitOffsets, now_ms: int

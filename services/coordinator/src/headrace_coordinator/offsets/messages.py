@@ -31,7 +31,7 @@ class OffsetToCommit(NamedTuple):
 
 class CommitOffsets(NamedTuple):
     """Kafka's OffsetCommit. ``member_epoch`` is -1, without a member id, for an admin or for a consumer that assigns
-    partitions to itself. ``sequence``: the number of the commit among the member's commits; 0: without a number."""
+    partitions to itself. ``sequence``: the number of the request among the member's commits; 0: without a number."""
 
     group_id: str
     offsets: tuple[OffsetToCommit, ...]
