@@ -137,20 +137,7 @@ class GroupsCluster:
 
     def ask(self, group: str, call: Callable[[Any], Any]) -> Any:
         """Call a group's coordinator and return its answer; failed calls are repeated as a client would repeat them."""
-
-        def answer() -> Any:
-            owner = self.owner_of(group)
-            if owner < 0:
-                return None
-            try:
-                return call(self.stub(owner))
-            except grpc.RpcError as error:
-                # these are the retriable errors, and a missing connection
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                return None
-
-        return until(answer, f"the coordinator of {group} to answer", LONG_S)
+        return _answer(group, self, call)
 
     def commit(self, group: str, topic: str, offset: int, **who: Any) -> None:
         (result,) = self.ask(
@@ -274,6 +261,22 @@ class Member:
 _names = itertools.count()
 
 
+def _answer(name: str, calls: GroupsCluster | Transactions, call: Callable[[Any], Any]) -> Any:
+    def answer() -> Any:
+        owner = calls.owner_of(name)
+        if owner < 0:
+            return None
+        try:
+            return call(calls.stub(owner))
+        except grpc.RpcError as error:
+            # these are the retriable errors, and a missing connection
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            return None
+
+    return until(answer, f"the coordinator of {name} to answer", LONG_S)
+
+
 class Transactions:
     """Calls to the coordinators of transactional ids."""
 
@@ -302,19 +305,7 @@ class Transactions:
 
     def ask(self, name: str, call: Callable[[Any], Any]) -> Any:
         """Call the coordinator of ``name``; repeat retriable errors, as a client does."""
-
-        def answer() -> Any:
-            owner = self.owner_of(name)
-            if owner < 0:
-                return None
-            try:
-                return call(self.stub(owner))
-            except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                return None
-
-        return until(answer, f"the coordinator of {name} to answer", LONG_S)
+        return _answer(name, self, call)
 
     def init(self, name: str, **fields: Any) -> Any:
         request = transactions_pb2.InitProducerRequest(

@@ -11,7 +11,6 @@ world.cut(1, 2) .heal() .kill(1) .restart(1) .wipe(1)
 from __future__ import annotations
 
 import random
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -341,10 +340,6 @@ def create(*names: str) -> CreateTopics:
 
 def followers(world: QuorumWorld) -> list[QuorumController]:
     return [each for each in world.alive() if each.role is not Role.LEADER]
-
-
-def new_directory(seed: int) -> uuid.UUID:
-    return uuid.UUID(int=seed)
 
 
 def bodies(messages: Sequence[Message]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Group consumers, each in its own thread, that record their assignments and the records they read; and a producer
-with a fixed rate."""
+"""Group consumers, each in its own thread, that record their assignments and the records they read; a producer with a
+fixed rate; and a client without a quota beside a limited one."""
 
 from __future__ import annotations
 
