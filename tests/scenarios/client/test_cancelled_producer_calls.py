@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace import AsyncProducer, TopicPartition, TransactionToken
+from headrace import AsyncProducer, Producer, TopicPartition, TransactionToken
 from headrace.errors import (
     CoordinatorLoadInProgressError,
     HeadraceError,
@@ -350,6 +351,16 @@ def test_cut_init_is_repeated_and_keeps_what_is_prepared(fake: Any, transactions
     run(runtime, main)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's handler for SIGINT: a shell that starts the tests in the background ignores the signal."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("Ctrl-C interrupts only the main thread")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Held:
     """Holds the answers of the brokers, or the commit on its way to the coordinator."""
 
@@ -402,6 +413,32 @@ def test_block_cancelled_before_its_commit_is_sent_is_aborted_and_afterwards_com
             await following
 
     asyncio.run(main())
+    assert transactions.records("t") == ([b"first", b"cut", b"next"] if is_sent else [b"first", b"next"])
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_ctrl_c_in_the_commit_of_a_block_is_a_cancellation(fake: Any, transactions: Any, is_sent: bool) -> None:
+    held = Held(fake, transactions)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
+        assert held.came.wait(30)
+        signal.pthread_kill(main, signal.SIGINT)  # type: ignore[arg-type]
+
+    with Producer(bootstrap_servers=fake.bootstrap_servers, transactional_id="payments") as out:
+        with out.transaction():
+            out.send("t", b"first")
+        held.commit() if is_sent else held.acknowledgements()
+        pressing = threading.Thread(target=press)
+        pressing.start()
+        with pytest.raises(KeyboardInterrupt), out.transaction():
+            out.send("t", b"cut")
+        pressing.join(30)
+        held.release()
+        with out.transaction():
+            out.send("t", b"next")
     assert transactions.records("t") == ([b"first", b"cut", b"next"] if is_sent else [b"first", b"next"])
 
 

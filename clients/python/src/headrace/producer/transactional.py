@@ -265,7 +265,7 @@ class Transactions:
             if self._ending is not task:
                 io.loop.call_soon(
                     task.cancel
-                )  # after the task's first step: a task that never began runs no ``finally``
+                )  # after its first step, because a task that never began cleans up nothing
             io.spawn(self._clean_up(call, task, number), "headrace-interrupted")
 
         return interrupted
@@ -282,7 +282,7 @@ class Transactions:
                 return
             is_open = self.producer.state in _OPEN_STATES and self.producer.state is not State.ABORTING
             if is_open and (call in (None, Call.ABORT) or (call is Call.BEGIN and has_ended)):
-                await self._abort_and_warn("its program was interrupted")
+                await self._abort_or_warn()
             self.producer.interrupted(call or Call.ABORT, has_ended=has_ended)
 
     async def close(self) -> None:
@@ -290,13 +290,15 @@ class Transactions:
         transaction stays prepared."""
         async with self._lock:
             if self.producer.state in _OPEN_STATES:
-                await self._abort_and_warn("the producer is being closed")
+                logger.warning(
+                    "aborting the open transaction of %r: the producer is being closed", self.transactional_id
+                )
+                await self._abort_or_warn()
             elif self.producer.has_interrupted_commit:
                 with contextlib.suppress(HeadraceError):
                     await self._finish()
 
-    async def _abort_and_warn(self, why: str) -> None:
-        logger.warning("aborting the open transaction of %r: %s", self.transactional_id, why)
+    async def _abort_or_warn(self) -> None:
         try:
             await self._abort()
         except HeadraceError as error:
