@@ -187,13 +187,13 @@ class GroupChecks:
         group_id, partition = decode_key(record.key)
         where = group_id, partition.topic, partition.partition
         if record.value is None:
-            group = truth.groups.get(group_id)
+            is_read = truth.state_machine._groups.is_subscribed(group_id, partition.topic)
             topic = self.world.image.topic(partition.topic)
             known = self._last.pop(where, None)
             self._last_write.pop(where, None)
             is_of_old_topic = topic is None or (known is not None and known[1] != topic.topic_id)
-            if group is not None and group.members and not is_of_old_topic and known is not None:
-                raise Violation("offsets", f"{where}: the offset is removed, but the group has members")
+            if is_read and not is_of_old_topic and known is not None:
+                raise Violation("offsets", f"{where}: the offset is removed, but a member subscribes to the topic")
             self._set_anew(where)
             return
         committed = decode_value(record.value)
