@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ def cluster() -> Iterator[LocalCluster]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     import headrace_spark
 
+    handler = signal.getsignal(signal.SIGINT)
     session = headrace_spark.session(
         "journey", master="local[2]", spark_sql_warehouse_dir=str(tmp_path_factory.mktemp("warehouse"))
     )
     session.sparkContext.setLogLevel("OFF")
+    signal.signal(signal.SIGINT, handler)  # a SparkContext takes the signal
     yield session
     session.stop()
 

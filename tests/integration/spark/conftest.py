@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,10 +22,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     import headrace_spark
 
     warehouse = tmp_path_factory.mktemp("warehouse")
+    handler = signal.getsignal(signal.SIGINT)
     session = headrace_spark.session(
         "headrace tests", master="local[2]", spark_sql_session_timeZone="UTC", spark_sql_warehouse_dir=str(warehouse)
     )
     session.sparkContext.setLogLevel("OFF")
+    signal.signal(signal.SIGINT, handler)  # a SparkContext takes the signal
     yield session
     block_managers = session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
     session.stop()
