@@ -35,6 +35,7 @@ EDGE = re.compile(
     | clients/python/src/headrace/admin/(quotas|replicas|tokens|transactions|users)\.py
     | clients/python/src/headrace/producer/(sender|link|identity|transactional)\.py   # the calls of a producer
     | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
+    | clients/python/src/headrace/consumer/missing_topics\.py
     | clients/python/src/headrace/group/(commits|membership)\.py
     | clients/python/src/headrace/schemas/protobuf\w*\.py   # serializers of a program's own Protobuf messages
     | clients/tools/src/headrace_tools/local/health\.py
