@@ -12,6 +12,7 @@ from headrace_core.errors import HeadraceError, StorageError
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.node.tasks import NodeTasks
 from tests.worlds.this_process import logged
+from tests.worlds.waiting import in_loop
 
 
 async def _forever() -> None:
@@ -26,52 +27,44 @@ async def _return() -> None:
     return
 
 
-def test_a_result_is_returned_while_all_tasks_run() -> None:
-    async def test() -> None:
-        tasks = NodeTasks("broker")
-        tasks.start(_forever(), "heartbeats")
-        assert await tasks.unless_failed(asyncio.sleep(0, "applied")) == "applied"
-        assert not tasks.has_failed
-        await tasks.cancel()
-
-    asyncio.run(test())
+@in_loop
+async def test_a_result_is_returned_while_all_tasks_run() -> None:
+    tasks = NodeTasks("broker")
+    tasks.start(_forever(), "heartbeats")
+    assert await tasks.unless_failed(asyncio.sleep(0, "applied")) == "applied"
+    assert not tasks.has_failed
+    await tasks.cancel()
 
 
 @pytest.mark.parametrize("wait", ["unless_failed", "run_until"])
-def test_the_error_of_a_task_is_raised_to_the_node(wait: str) -> None:
-    async def test() -> None:
-        tasks = NodeTasks("broker")
-        tasks.start(_forever(), "heartbeats")
-        tasks.start(_fail(), "metadata")
-        waiting = tasks.unless_failed(_forever()) if wait == "unless_failed" else tasks.run_until(asyncio.Event())
-        with pytest.raises(StorageError, match="the disk failed"):
-            await waiting
-        assert tasks.has_failed
-        await tasks.cancel()
-
-    asyncio.run(test())
+@in_loop
+async def test_the_error_of_a_task_is_raised_to_the_node(wait: str) -> None:
+    tasks = NodeTasks("broker")
+    tasks.start(_forever(), "heartbeats")
+    tasks.start(_fail(), "metadata")
+    waiting = tasks.unless_failed(_forever()) if wait == "unless_failed" else tasks.run_until(asyncio.Event())
+    with pytest.raises(StorageError, match="the disk failed"):
+        await waiting
+    assert tasks.has_failed
+    await tasks.cancel()
 
 
-def test_a_task_that_returns_ends_the_node_with_its_name() -> None:
-    async def test() -> None:
-        tasks = NodeTasks("coordinator")
-        tasks.start(_return(), "high watermarks")
-        with pytest.raises(HeadraceError, match=r"the coordinator's high watermarks task ended unexpectedly"):
-            await tasks.run_until(asyncio.Event())
-        await tasks.cancel()
-
-    asyncio.run(test())
+@in_loop
+async def test_a_task_that_returns_ends_the_node_with_its_name() -> None:
+    tasks = NodeTasks("coordinator")
+    tasks.start(_return(), "high watermarks")
+    with pytest.raises(HeadraceError, match=r"the coordinator's high watermarks task ended unexpectedly"):
+        await tasks.run_until(asyncio.Event())
+    await tasks.cancel()
 
 
-def test_a_set_stop_event_ends_the_wait_without_an_error() -> None:
-    async def test() -> None:
-        tasks, stop = NodeTasks("broker"), asyncio.Event()
-        tasks.start(_forever(), "heartbeats")
-        stop.set()
-        await tasks.run_until(stop)
-        await tasks.cancel()
-
-    asyncio.run(test())
+@in_loop
+async def test_a_set_stop_event_ends_the_wait_without_an_error() -> None:
+    tasks, stop = NodeTasks("broker"), asyncio.Event()
+    tasks.start(_forever(), "heartbeats")
+    stop.set()
+    await tasks.run_until(stop)
+    await tasks.cancel()
 
 
 def test_a_state_file_that_cannot_be_written_or_removed_is_only_logged(

@@ -17,7 +17,7 @@ from headrace_core.node import http_connections
 from headrace_core.node.http_connections import Listener
 from headrace_registry.api.connections import Connections
 from tests.worlds.security import TestAuthority
-from tests.worlds.waiting import LoopClock, check_took, until_async
+from tests.worlds.waiting import LoopClock, check_took, in_loop, until_async
 
 #: The beginning of a TLS handshake.
 HELLO = b"\x16\x03"
@@ -89,67 +89,59 @@ class Client:
 
 
 @pytest.mark.parametrize("data", [b"", HALF])
-def test_connections_without_a_whole_first_header_are_closed_and_others_are_served(data: bytes) -> None:
-    async def work() -> None:
-        async with serving(Connections(first_request_s=600), keepalive_s=6_000) as port:
-            clock = LoopClock()
-            idle = [await Client.open(port, data) for _ in range(200)]
-            served = await Client.open(port)
-            assert await served.is_answered()
-            clock.forward(600)
-            check_took(max(await asyncio.gather(*(each.closed_after_s() for each in idle))), 20)
-            assert await served.is_answered()  # its first request was in time
-            for each in (*idle, served):
-                each.close()
-
-    asyncio.run(work())
+@in_loop
+async def test_connections_without_a_whole_first_header_are_closed_and_others_are_served(data: bytes) -> None:
+    async with serving(Connections(first_request_s=600), keepalive_s=6_000) as port:
+        clock = LoopClock()
+        idle = [await Client.open(port, data) for _ in range(200)]
+        served = await Client.open(port)
+        assert await served.is_answered()
+        clock.forward(600)
+        check_took(max(await asyncio.gather(*(each.closed_after_s() for each in idle))), 20)
+        assert await served.is_answered()  # its first request was in time
+        for each in (*idle, served):
+            each.close()
 
 
-def test_half_a_header_after_a_request_ends_with_the_keepalive_timeout() -> None:
-    async def work() -> None:
-        async with serving(Connections(), keepalive_s=0.3) as port:
-            client = await Client.open(port)
-            assert await client.is_answered()
-            client.writer.write(HALF)
-            check_took(await client.closed_after_s(), 20)
-            client.close()
-
-    asyncio.run(work())
+@in_loop
+async def test_half_a_header_after_a_request_ends_with_the_keepalive_timeout() -> None:
+    async with serving(Connections(), keepalive_s=0.3) as port:
+        client = await Client.open(port)
+        assert await client.is_answered()
+        client.writer.write(HALF)
+        check_took(await client.closed_after_s(), 20)
+        client.close()
 
 
-def test_a_crowd_of_silent_connections_gives_way_to_new_ones() -> None:
-    async def work() -> None:
-        async with serving(Connections(most=20)) as port:
-            served = await Client.open(port)
-            assert await served.is_answered()
-            silent = [await Client.open(port) for _ in range(200)]
-            late = await Client.open(port)
-            assert await late.is_answered()
-            assert await served.is_answered()
-            assert await asyncio.gather(*(each.closed_after_s() for each in silent[:150]))
-            for each in (*silent, served, late):
-                each.close()
-
-    asyncio.run(work())
+@in_loop
+async def test_a_crowd_of_silent_connections_gives_way_to_new_ones() -> None:
+    async with serving(Connections(most=20)) as port:
+        served = await Client.open(port)
+        assert await served.is_answered()
+        silent = [await Client.open(port) for _ in range(200)]
+        late = await Client.open(port)
+        assert await late.is_answered()
+        assert await served.is_answered()
+        assert await asyncio.gather(*(each.closed_after_s() for each in silent[:150]))
+        for each in (*silent, served, late):
+            each.close()
 
 
-def test_above_the_limit_connections_with_requests_stay_and_new_ones_are_closed() -> None:
-    async def work() -> None:
-        async with serving(Connections(most=3)) as port:
-            served = [await Client.open(port) for _ in range(3)]
-            assert all([await each.is_answered() for each in served])
-            refused = await Client.open(port)
-            await refused.closed_after_s()
-            assert all([await each.is_answered() for each in served])
-            served.pop().close()
-            while True:
-                again = await Client.open(port)
-                if await again.is_answered():
-                    break
-            for each in (*served, again, refused):
-                each.close()
-
-    asyncio.run(work())
+@in_loop
+async def test_above_the_limit_connections_with_requests_stay_and_new_ones_are_closed() -> None:
+    async with serving(Connections(most=3)) as port:
+        served = [await Client.open(port) for _ in range(3)]
+        assert all([await each.is_answered() for each in served])
+        refused = await Client.open(port)
+        await refused.closed_after_s()
+        assert all([await each.is_answered() for each in served])
+        served.pop().close()
+        while True:
+            again = await Client.open(port)
+            if await again.is_answered():
+                break
+        for each in (*served, again, refused):
+            each.close()
 
 
 @pytest.fixture(scope="module")
@@ -161,26 +153,23 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
     return own, ssl.create_default_context(cafile=str(authority.ca))
 
 
-def test_a_crowd_of_handshakes_gives_way_to_new_connections(
+@in_loop
+async def test_a_crowd_of_handshakes_gives_way_to_new_connections(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     own, trusted = contexts
-
-    async def work() -> None:
-        connections = Connections(most=20)
-        async with serving(connections, context=own) as port:
-            served = await Client.open(port, context=trusted)
-            assert await served.is_answered()
-            held = [await Client.open(port, HELLO) for _ in range(200)]
-            late = await Client.open(port, context=trusted)
-            assert await late.is_answered()
-            assert await served.is_answered()
-            assert await asyncio.gather(*(each.closed_after_s() for each in held[:150]))
-            assert len(connections._handshakes) <= 20
-            for each in (*held, served, late):
-                each.close()
-
-    asyncio.run(work())
+    connections = Connections(most=20)
+    async with serving(connections, context=own) as port:
+        served = await Client.open(port, context=trusted)
+        assert await served.is_answered()
+        held = [await Client.open(port, HELLO) for _ in range(200)]
+        late = await Client.open(port, context=trusted)
+        assert await late.is_answered()
+        assert await served.is_answered()
+        assert await asyncio.gather(*(each.closed_after_s() for each in held[:150]))
+        assert len(connections._handshakes) <= 20
+        for each in (*held, served, late):
+            each.close()
 
 
 @pytest.mark.parametrize("data", [HELLO, b"", b"GET / HTTP/1.1\r\n\r\n"])
@@ -201,25 +190,21 @@ def test_a_handshake_that_does_not_end_is_closed_and_forgotten(
     asyncio.run(work())
 
 
-def test_silence_after_a_handshake_is_closed(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    async def work() -> None:
-        async with serving(Connections(first_request_s=0.5), context=contexts[0]) as port:
-            silent = [await Client.open(port, data, contexts[1]) for data in (b"", HALF)]
-            check_took(max(await asyncio.gather(*(each.closed_after_s() for each in silent))), 20)
-
-    asyncio.run(work())
+@in_loop
+async def test_silence_after_a_handshake_is_closed(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    async with serving(Connections(first_request_s=0.5), context=contexts[0]) as port:
+        silent = [await Client.open(port, data, contexts[1]) for data in (b"", HALF)]
+        check_took(max(await asyncio.gather(*(each.closed_after_s() for each in silent))), 20)
 
 
-def test_connections_that_their_clients_close_are_forgotten() -> None:
-    async def work() -> None:
-        connections = Connections(most=20, first_request_s=600)
-        async with serving(connections) as port:
-            for _ in range(300):
-                (await Client.open(port)).close()
-                await asyncio.sleep(0.005)  # the server learns that the connection is closed
-            assert len(connections._silent) <= 3 * 20
-            served = await Client.open(port)
-            assert await served.is_answered()
-            served.close()
-
-    asyncio.run(work())
+@in_loop
+async def test_connections_that_their_clients_close_are_forgotten() -> None:
+    connections = Connections(most=20, first_request_s=600)
+    async with serving(connections) as port:
+        for _ in range(300):
+            (await Client.open(port)).close()
+            await asyncio.sleep(0.005)  # the server learns that the connection is closed
+        assert len(connections._silent) <= 3 * 20
+        served = await Client.open(port)
+        assert await served.is_answered()
+        served.close()
