@@ -103,7 +103,7 @@ def test_what_is_missing_is_said_of_each_key_alone() -> None:
     assert unowned.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
     assert f"{OFFSETS_TOPIC}-{shard_of(other, 4)}, the shard of {other!r}, has no coordinator" in unowned.error.message
     assert (unowned.shard, unowned.coordinator_id) == (-1, -1)
-    assert empty.error.code == common_pb2.ERROR_CODE_INVALID_GROUP_ID
+    assert f"{OFFSETS_TOPIC}-{shard_of('', 4)}, the shard of ''" in empty.error.message, "old clients' empty group id"
     with pytest.raises(CoordinatorNotAvailableError, match="creates it at first use"):
         owner_of(EMPTY_IMAGE, OFFSETS_TOPIC, "orders")
     with pytest.raises(CoordinatorNotAvailableError, match="no coordinator is registered"):
