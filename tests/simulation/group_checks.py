@@ -258,9 +258,10 @@ class GroupChecks:
         self._attempts[tag] = attempt
         return tag
 
-    def acknowledged(self, tag: str) -> None:
+    def acknowledged(self, tag: str, *earlier: str) -> None:
+        """``earlier``: the former attempts of the same commit."""
         attempt = self._attempts[tag]
-        if tag not in self._committed:
+        if self._committed.isdisjoint((tag, *earlier)):
             raise Violation("commit", f"{attempt} was acknowledged, but is not in the committed log")
         self.acknowledgements += 1
         where = attempt[:3]

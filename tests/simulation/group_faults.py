@@ -464,8 +464,10 @@ class GroupFaults(CoordinatorFaults):
         if member is None:
             return ""
         names, life, times = world.topic_names, member.life, self._times_mended
-        step_ms = rng.uniform(100.0, 220.0)
-        member.offsets_late_until_ms = world.scheduler.now_ms + 5.0 * step_ms
+        step_ms = rng.uniform(100.0, 300.0)
+        # (what is asked after the second step comes after the fourth)
+        member.offsets_late_until_ms = world.scheduler.now_ms + 2.0 * step_ms
+        member.offsets_late_ms = step_ms * rng.uniform(2.0, 3.0)
 
         def subscribes(to: tuple[str, ...]) -> Callable[[], None]:
             def act() -> None:

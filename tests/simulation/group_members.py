@@ -123,8 +123,8 @@ class SimMember(Caller):
         self.is_paused = False
         self.is_slow_until_ms = 0.0
         self.is_late_until_ms = 0.0
-        #: Until this time the answers with committed offsets come late; those on the stream do not.
-        self.offsets_late_until_ms = 0.0
+        #: Until this time the answers with committed offsets come late, by so many ms; those on the stream do not.
+        self.offsets_late_until_ms, self.offsets_late_ms = 0.0, 0.0
         self.subscribes: tuple[str, ...] = world.topic_names
         #: The process is started again when it has ended, unless the member has left the group permanently.
         self.is_needed = True
@@ -460,7 +460,7 @@ class SimMember(Caller):
         def came(outcome: Any) -> None:
             if self.world.scheduler.now_ms < self.offsets_late_until_ms:
                 later = self._in_this_life(lambda: answered(outcome))
-                self.world.scheduler.after(self.rng.uniform(200.0, 900.0), later)
+                self.world.scheduler.after(self.offsets_late_ms, later)
             else:
                 self.do(lambda: answered(outcome))
 
@@ -554,12 +554,14 @@ class SimMember(Caller):
         self._sequence += 1
         life, sequence = self.life, self._sequence
         tags: list[str] = []
+        earlier: list[list[str]] = []
 
         def make() -> Any:
             request = groups_pb2.CommitOffsetsRequest(
                 group_id=self.group_id, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id,
                 sequence=sequence,
             )  # fmt: skip
+            earlier.append(list(tags))
             tags.clear()
             for part, offset in sorted(offsets.items()):
                 attempt = Attempt(self.group_id, part.topic, part.partition, offset, self.member_id, epoch, False)
@@ -570,12 +572,12 @@ class SimMember(Caller):
 
         def check(answer: Any) -> None:
             errors = []
-            for tag, each in zip(tags, answer.results, strict=True):
+            for number, (tag, each) in enumerate(zip(tags, answer.results, strict=True)):
                 if each.error.code:
                     errors.append(from_number(each.error.code, each.error.message))
                     self.world.checks.refused(tag, errors[-1])
-                else:
-                    self.world.checks.acknowledged(tag)
+                else:  # (a repeated commit that has succeeded is not written again)
+                    self.world.checks.acknowledged(tag, *(attempt[number] for attempt in earlier if attempt))
             raise_worst(errors)
 
         def refused(error: HeadraceError, is_whole: bool) -> bool:
