@@ -16,6 +16,9 @@ eight bytes            fixed64, sfixed64
 float, double          a group each
 ====================== ================================================
 
+Another package changes the full names of all messages, which generated readers look for. A oneof of several earlier
+oneofs is refused, although Confluent's registry accepts it: a record may have a field of each.
+
 As in Confluent's registry, groups of proto2, extensions and services are not compared.
 
 Source: Confluent's documentation, "Protobuf compatibility rules"; protobuf.dev, "Updating A Message Type".
@@ -23,7 +26,7 @@ Source: Confluent's documentation, "Protobuf compatibility rules"; protobuf.dev,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from headrace_registry.compat.model import REPORTED_MAX, STEPS_MAX, Difference, Steps, run
@@ -33,6 +36,7 @@ from headrace_registry.schemas.protobuf.schema import ProtobufSchema
 
 #: Maps each kind of incompatibility to its reason in words (Incompatibility.reason).
 REASONS: Final = {
+    "PACKAGE_CHANGED": "The package of the {reader} schema does not match the package of the {writer} schema",
     "MESSAGE_REMOVED": "The {reader} schema is missing a MESSAGE type at path '{path}' in the {writer} schema",
     "FIELD_KIND_CHANGED": "The type of a field at path '{path}' in the {reader} schema does not match the {writer} "
     "schema",
@@ -49,6 +53,8 @@ REASONS: Final = {
     "ONEOF_FIELD_REMOVED": "The {reader} schema is missing a oneof field at path '{path}' in the {writer} schema",
     "MULTIPLE_FIELDS_MOVED_TO_ONEOF": "Multiple fields in the oneof at path '{path}' in the {reader} schema are "
     "outside a oneof in the {writer} schema",
+    "ONEOFS_MERGED": "Fields in the oneof at path '{path}' in the {reader} schema are in several oneofs in the {writer} "
+    "schema",
     "FIELD_MOVED_TO_EXISTING_ONEOF": "A field in the oneof at path '{path}' in the {reader} schema is outside an "
     "existing oneof in the {writer} schema",
 }
@@ -100,6 +106,8 @@ class _Check:
     def files(self) -> Steps[_Found]:
         found: _Found = []
         old, new = self._old.file, self._new.file
+        if old.package != new.package:  # generated readers look for the full name of a message
+            found.append(Difference("PACKAGE_CHANGED", "#/"))
         yield self._types(found, "", (old.types, old.package), (new.types, new.package))
         return found[:REPORTED_MAX]
 
@@ -147,7 +155,7 @@ class _Check:
         old_in_oneofs = {one.number: (oneof, one) for oneof in old_message.oneofs for one in oneof.fields}
         new_in_oneofs = {one.number: (oneof, one) for oneof in new_message.oneofs for one in oneof.fields}
         for oneof in new_message.oneofs:
-            found.extend(_moved(name, oneof, old_fields.keys(), old_in_oneofs.keys()))
+            found.extend(_moved(name, oneof, old_fields.keys(), old_in_oneofs))
         found.extend(_removed_from_oneofs(name, old_message, new_message))
         for number, one in old_fields.items():
             if number not in new_fields and number not in new_in_oneofs and one.label is Label.REQUIRED:
@@ -221,15 +229,22 @@ def _group(kind: str | MapType | FoundType) -> str | None:
     return _GROUPS[kind] if isinstance(kind, str) else None
 
 
-def _moved(name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: Collection[int]) -> _Found:
+def _moved(
+    name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: Mapping[int, tuple[OneOf, Field]]
+) -> _Found:
     """The incompatible moves of fields into a oneof. An old writer may have written several of the moved fields, but a
     oneof keeps only one field."""
     moved = sum(one.number in old_fields for one in oneof.fields)
+    oneofs = {old_in_oneofs[one.number][0].name for one in oneof.fields if one.number in old_in_oneofs}
     if moved > 1:
-        return [Difference("MULTIPLE_FIELDS_MOVED_TO_ONEOF", _place(name, oneof.name))]
-    if moved == 1 and any(one.number in old_in_oneofs for one in oneof.fields):
-        return [Difference("FIELD_MOVED_TO_EXISTING_ONEOF", _place(name, oneof.name))]
-    return []
+        kind = "MULTIPLE_FIELDS_MOVED_TO_ONEOF"
+    elif moved == 1 and oneofs:
+        kind = "FIELD_MOVED_TO_EXISTING_ONEOF"
+    elif len(oneofs) > 1:
+        kind = "ONEOFS_MERGED"  # Confluent's registry accepts this, and the reader loses the fields of all but one
+    else:
+        return []
+    return [Difference(kind, _place(name, oneof.name))]
 
 
 def _removed_from_oneofs(name: str, old: Message, new: Message) -> _Found:
