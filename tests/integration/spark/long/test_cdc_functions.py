@@ -130,6 +130,49 @@ def test_rows_have_the_types_of_their_schema(spark: Any) -> None:
     assert (first[REASON], second[REASON]) == (None, None)
 
 
+def decimal_of(name: str, precision: int, scale: int) -> dict[str, Any]:
+    return PRICE | {"field": name, "parameters": {"scale": scale, "connect.decimal.precision": precision}}
+
+
+#: Columns, and the JSON numbers of each of them as Connect may write them.
+NUMBERS: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (
+    (
+        decimal_of("n", 38, 18),
+        ("0.123456789012345678", "-100000.000000000000000001", "12345678901234567890.5", "1E-18", "1.25E+3", "-0.0"),
+    ),
+    (decimal_of("n", 38, 0), ("9" * 38, f"-{2**53 + 1}", "1E+37", "0E-3")),
+    (decimal_of("n", 38, 38), (f"0.{'1' * 38}", "9.87654321098765432E-7")),
+    ({"type": "int64", "field": "n"}, (str(2**53 + 1), str(2**63 - 1), str(-(2**63)))),
+    (
+        {"type": "array", "field": "n", "items": decimal_of("element", 20, 2)},
+        ("[90071992547409931.25,null]", "[9.007199254740993150E+16]"),
+    ),
+)
+
+
+@pytest.mark.parametrize(("column", "texts"), NUMBERS, ids=[columns[0]["type"] for columns in NUMBERS])
+def test_numbers_of_rows_and_of_keys_have_all_their_digits(
+    spark: Any, column: dict[str, Any], texts: tuple[str, ...]
+) -> None:
+    log = Log()
+    schemas = [{"type": "struct", "fields": [column]}, value_schema(column)]
+    for text in texts:
+        source = '"source": {"lsn": 1, "ts_ms": 1}'
+        payloads = [f'{{"n": {text}}}', f'{{"op": "c", "after": {{"n": {text}}}, {source}}}']
+        log.raw(
+            *[
+                f'{{"schema": {json.dumps(schema)}, "payload": {payload}}}'.encode()
+                for schema, payload in zip(schemas, payloads, strict=True)
+            ]
+        )
+    key, row = columns_of_key(json.dumps(schemas[0])), columns_of_row(json.dumps(schemas[1]))
+    found = typed_rows(events(frame(spark, log)), key, row).toArrow().sort_by("offset").to_pylist()
+    expected = [{"n": json.loads(text, parse_float=Decimal)} for text in texts]
+    assert [each[REASON] for each in found] == [None] * len(texts)
+    assert [each["data"] for each in found] == expected
+    assert [each["key"] for each in found] == expected
+
+
 @pytest.mark.parametrize(
     ("key", "after", "reason"),
     [

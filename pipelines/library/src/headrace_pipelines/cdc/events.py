@@ -32,7 +32,8 @@ _AVRO, _FAULT = "__avro", "__fault"
 #: Longest excerpt of a text in a reason, in characters.
 EXCERPT_CHARACTERS = 80
 
-# Spark keeps a JSON object in a STRING field as text, so the event is parsed only once to find its parts.
+# Spark writes a JSON object anew to keep it in a STRING field, and the fractions in it become doubles: enough to quote
+# a row, or to look for a text in it. Rows are read from the texts of the whole key and value (rows.py).
 _SOURCE = StructType().add("lsn", LongType()).add("ts_ms", LongType())
 _PAYLOAD = StructType().add("op", StringType()).add("after", StringType()).add("source", _SOURCE)
 _VALUE = StructType().add("schema", StringType()).add("payload", _PAYLOAD).add(CORRUPT, StringType())
@@ -48,7 +49,9 @@ def events(records: DataFrame, registry: SchemaRegistry | None = None) -> DataFr
     """One row for each change event: the columns of RECORD, and
 
     op                          r, c, u or d
-    key_row, after              the key, and the row after the change, as JSON texts; ``after`` is null for a delete
+    key_json, value_json        the whole key and value, as JSON texts
+    key_row, after              the key, and the row after the change, to quote them: fractions have 17 digits at most.
+                                ``after`` is null for a delete
     key_schema, value_schema    Connect's schemas of the event's key and value, as JSON texts
     lsn, changed_at             the position in PostgreSQL's log, and the time of the commit
     reason                      why the event cannot be applied; null for a good event
@@ -68,6 +71,8 @@ def events(records: DataFrame, registry: SchemaRegistry | None = None) -> DataFr
         reasons = [found[KEY_REASON], found[VALUE_REASON]]
     parsed = changes.select(
         *RECORD,
+        texts[0].cast("string").alias("key_json"),
+        texts[1].cast("string").alias("value_json"),
         parsed_json(texts[0], _KEY).alias("in_key"),
         parsed_json(texts[1], _VALUE).alias("event"),
         F.coalesce(F.concat(F.lit("value: "), reasons[1]), F.concat(F.lit("key: "), reasons[0])).alias(_FAULT),
@@ -86,6 +91,8 @@ def events(records: DataFrame, registry: SchemaRegistry | None = None) -> DataFr
     return parsed.select(
         *RECORD,
         op.alias("op"),
+        "key_json",
+        "value_json",
         key["payload"].alias("key_row"),
         F.when(~is_delete, after).alias("after"),
         key["schema"].alias("key_schema"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -37,8 +38,8 @@ def typed_rows(events: DataFrame, key: Sequence[Column], row: Sequence[Column]) 
         *POSITION,
         "key_row",
         "after",
-        parsed_json(F.col("key_row"), _struct(key)).alias("key"),
-        parsed_json(F.col("after"), _struct(row)).alias("data"),
+        _parsed_row("key_json", key, "payload").alias("key"),
+        F.when(F.col("after").isNotNull(), _parsed_row("value_json", row, "payload", "after")).alias("data"),
     )
     of_key = [column.name for column in key]
     required = [column.name for column in row if not column.is_nullable or column.name in of_key]
@@ -53,11 +54,17 @@ def typed_rows(events: DataFrame, key: Sequence[Column], row: Sequence[Column]) 
     )
 
 
-def _struct(columns: Sequence[Column]) -> StructType:
-    struct = StructType()
+def _parsed_row(text: str, columns: Sequence[Column], *path: str) -> SparkColumn:
+    """The row at ``path`` in a JSON text; null if the text does not fit ``columns``. It is parsed from the whole text,
+    in which numbers have all their digits."""
+    kind = StructType()
     for column in columns:
-        struct.add(column.name, DataType.fromDDL(column.json))
-    return struct.add(CORRUPT, StringType())
+        kind.add(column.name, DataType.fromDDL(column.json))
+    for name in reversed(path):
+        kind = StructType().add(name, kind)
+    parsed = parsed_json(F.col(text), kind.add(CORRUPT, StringType()))
+    row = functools.reduce(SparkColumn.getField, path, parsed)
+    return F.when(parsed[CORRUPT].isNull(), row)
 
 
 def _fault(struct: str, text: str, required: Sequence[str]) -> SparkColumn:
@@ -65,7 +72,7 @@ def _fault(struct: str, text: str, required: Sequence[str]) -> SparkColumn:
     parsed = F.col(struct)
     missing = [F.when(parsed[name].isNull(), F.lit(f"column {name}: null or missing")) for name in required]
     broken = F.concat(F.lit("the row does not fit the schema of the event: "), excerpt(F.col(text)))
-    return F.coalesce(F.when(parsed.isNull() | parsed[CORRUPT].isNotNull(), broken), *missing)
+    return F.coalesce(F.when(parsed.isNull(), broken), *missing)
 
 
 def _wrong_values(struct: str, columns: Sequence[Column]) -> list[SparkColumn]:
