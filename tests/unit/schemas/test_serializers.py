@@ -466,6 +466,50 @@ def test_a_pattern_cannot_make_the_reader_hang(registry: SchemaRegistry) -> None
     assert refused.value.path == "code"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"^(?!.*\.\.)[a-z./]+$", "docs/a.txt", "docs/../a"),
+        (r"^(?=.*[0-9])[a-z0-9]+$", "a1", "ab"),
+        (r"(?<=-)x$", "a-x", "ax"),
+        (r"(?<!-)x$", "ax", "a-x"),
+        (r"^(['\"]).*\1$", "'x'", "'x\""),
+    ],
+)
+def test_patterns_have_look_around_and_back_references(
+    registry: SchemaRegistry, pattern: str, good: str, bad: str
+) -> None:
+    """The patterns of JSON Schema are those of ECMA 262."""
+    for schema, values in (
+        ({"properties": {"text": {"pattern": pattern}}}, [{"text": good}, {"text": bad}]),
+        ({"patternProperties": {pattern: {}}, "additionalProperties": False}, [{good: 1}, {bad: 1}]),
+    ):
+        read, write = JsonDeserializer(registry), JsonSerializer(registry, schema, auto_register_schemas=True)
+        topic = f"texts{len(values[0])}{'text' in values[0]}"
+        data = write(topic, values[0])
+        assert read(topic, data) == values[0]
+        with pytest.raises(InvalidValueError):
+            write(topic, values[1])
+        with pytest.raises(InvalidValueError):
+            read(topic, data[:5] + json.dumps(values[1]).encode())
+
+
+def test_a_named_back_reference_is_refused_with_the_reason(registry: SchemaRegistry) -> None:
+    schema = {"pattern": r"^(?<quote>['\"]).*\k<quote>$"}
+    with pytest.raises(InvalidSchemaError, match=r"named back references.* are not supported; use a number such as "):
+        JsonSerializer(registry, schema, auto_register_schemas=True)("texts", "'x'")
+
+
+def test_a_back_reference_cannot_make_the_reader_hang(registry: SchemaRegistry) -> None:
+    schema = {"properties": {"text": {"pattern": r"^(?=a)(a|a)*\1b$"}}}
+    write = JsonSerializer(registry, schema, auto_register_schemas=True)
+    began_s = time.thread_time()
+    with pytest.raises(InvalidValueError, match="limit for backtracking") as refused:
+        write("texts", {"text": "a" * 60})
+    assert refused.value.path == "text"
+    check_spent(began_s, 5)
+
+
 def test_json_references_come_from_the_registry_and_never_from_the_network(
     fake: FakeRegistry, registry: SchemaRegistry
 ) -> None:

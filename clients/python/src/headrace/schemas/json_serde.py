@@ -234,6 +234,9 @@ def _jsonschema() -> Any:
 PATTERN_BYTES_MAX = 128 * 1024 * 1024
 #: Maximum number of bytes of one compiled regular expression, the default of the engine.
 _PATTERN_BYTES_EACH = 10 * 1024 * 1024
+#: Maximum number of steps back that a search for a look-ahead or a back reference takes, about 60 ms. Beyond it the
+#: value counts as a mismatch.
+BACKTRACKS_MAX = 1_000_000
 
 #: End of the library's message for an expression that is wrong, or too large.
 _NO_REGEX = 'is not a "regex"'
@@ -244,8 +247,8 @@ _BASE = "json-schema:///"
 
 def _validator(resolved: ResolvedSchema, subject: str | None, version: int | None) -> Validate:
     """The validator of a schema. References are looked up by name in the schema's own list, never over the network.
-    Patterns run on a regular-expression engine with linear time. Raises InvalidSchemaError, also for expressions that
-    take too much memory."""
+    Patterns run in linear time; those with look-around or back references, which linear engines lack, with at most
+    BACKTRACKS_MAX. Raises InvalidSchemaError, also for expressions that take too much memory."""
     library = _jsonschema()
     document = parsed_json(resolved, subject, version)
     identity = document.get("$id")
@@ -265,13 +268,14 @@ def _validator(resolved: ResolvedSchema, subject: str | None, version: int | Non
         return found
 
     limit = min(_PATTERN_BYTES_EACH, PATTERN_BYTES_MAX // max(len(patterns), 1))
+    options = library.FancyRegexOptions(backtrack_limit=BACKTRACKS_MAX, size_limit=limit)
     try:
-        compiled = library.validator_for(
-            document, retriever=retrieve, pattern_options=library.RegexOptions(size_limit=limit)
-        )
+        compiled = library.validator_for(document, retriever=retrieve, pattern_options=options)
     except (library.ValidationError, library.ReferencingError, ValueError) as error:
         wrong = str(error).partition("\n")[0]
-        if wrong.endswith(_NO_REGEX):
+        if wrong.endswith(_NO_REGEX) and r"\k<" in wrong:
+            wrong += r": named back references (\k<name>) are not supported; use a number such as \1"
+        elif wrong.endswith(_NO_REGEX):
             wrong += f" that compiles to at most {limit} bytes (the schema has {counted(len(patterns), 'expression')})"
         raise _invalid_schema(wrong, resolved, subject, version) from None
 
