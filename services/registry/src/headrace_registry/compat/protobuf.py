@@ -53,8 +53,8 @@ REASONS: Final = {
     "ONEOF_FIELD_REMOVED": "The {reader} schema is missing a oneof field at path '{path}' in the {writer} schema",
     "MULTIPLE_FIELDS_MOVED_TO_ONEOF": "Multiple fields in the oneof at path '{path}' in the {reader} schema are "
     "outside a oneof in the {writer} schema",
-    "ONEOFS_MERGED": "Fields in the oneof at path '{path}' in the {reader} schema are in several oneofs in the {writer} "
-    "schema",
+    "ONEOFS_MERGED": "Fields in the oneof at path '{path}' in the {reader} schema are in several oneofs in the "
+    "{writer} schema",
     "FIELD_MOVED_TO_EXISTING_ONEOF": "A field in the oneof at path '{path}' in the {reader} schema is outside an "
     "existing oneof in the {writer} schema",
 }
