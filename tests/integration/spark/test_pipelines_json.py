@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
 import json
+import math
+import random
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -105,6 +109,86 @@ def test_a_time_keeps_its_meaning_or_has_a_reason(spark: Any, kind: str) -> None
     expected = [(at, None) for at in kept.values()]
     expected += [(None, f'at: expected {kind.lower()}, found string "{text}"') for text in refused]
     assert [found[text] for text in texts] == expected
+
+
+#: DECIMAL types and the numbers that each of them keeps, in every form that a writer may choose.
+DECIMALS = {
+    "DECIMAL(38,24)": ["9.87654321098765432E-7", "0.000000987654321098765432", "1.25E+3", "-1e-24", "1E-30", "-0"],
+    "DECIMAL(38,0)": [
+        "9" * 38,
+        f"-{'9' * 38}",
+        f"{2**53 + 1}",
+        "9." + "9" * 37 + "E37",
+        "9" * 38 + ".4",
+        "1e-12345678",
+    ],
+    "DECIMAL(38,38)": [f"0.{'1' * 38}", f"-1.{'2' * 37}e-1", f"0.{'0' * 37}15"],
+    "DECIMAL(20,2)": ["90071992547409931.25", "9.007199254740993150E16", "0E-3", "1e-99999999999"],
+}
+DOUBLES = [
+    "-0.0",
+    "-0",
+    "-0e5",
+    "0.0",
+    "5e-324",
+    "1.7976931348623157e308",
+    "0.1",
+    "9007199254740993",
+    "1" * 40,
+    "1e-99999",
+]
+_WIDE = decimal.Context(prec=2_000)
+
+
+def fitted(text: str, kind: str) -> Decimal:
+    """The number as a DECIMAL, rounded to its scale."""
+    scale = int(kind.partition(",")[2][:-1])
+    number = Decimal("0") if "e-9999" in text or "e-1234" in text else Decimal(text)
+    return number.quantize(Decimal(1).scaleb(-scale), decimal.ROUND_HALF_UP, _WIDE)
+
+
+def numbers_in(kind: str, text: str) -> str:
+    """A record with the number at the top, in a struct in an array, and in a map."""
+    return f'{{"n": {text}, "many": [null, {{"n":{text}}}], "named": {{"a":{text} , "b":null}}, "note": "{text},-0"}}'
+
+
+def read_numbers(spark: Any, kind: str, texts: list[str]) -> list[Any]:
+    frame = spark.createDataFrame([(numbers_in(kind, text),) for text in texts], "value string")
+    schema = f"note STRING, n {kind}, many ARRAY<STRUCT<n: {kind}>>, named MAP<STRING, {kind}>"
+    rows = parse_json(frame, schema).collect()
+    assert [row.reason for row in rows] == [None] * len(texts)
+    assert [row.data.note for row in rows] == [f"{text},-0" for text in texts], "strings stay as they are"
+    found = [[row.data.n, row.data.many[1].n, row.data.named["a"]] for row in rows]
+    assert all(row.data.many[0] is None and row.data.named["b"] is None for row in rows)
+    assert [list(map(repr, each)) for each in found] == [[repr(each[0])] * 3 for each in found]
+    return [each[0] for each in found]
+
+
+@pytest.mark.parametrize("kind", DECIMALS)
+def test_decimals_have_all_their_digits_in_every_form_and_place(spark: Any, kind: str) -> None:
+    precision, scale = map(int, kind[8:-1].split(","))
+    chance = random.Random(50)
+    texts = list(DECIMALS[kind])
+    for _ in range(60):
+        digits = chance.randint(1, precision)
+        number = Decimal(chance.randrange(10**digits)).scaleb(-scale)
+        texts += [f"{number:f}", f"{number:e}", f"{-number:E}"]
+    assert read_numbers(spark, kind, texts) == [fitted(text, kind) for text in texts]
+
+
+def test_doubles_keep_their_sign_and_their_value(spark: Any) -> None:
+    found = read_numbers(spark, "DOUBLE", DOUBLES)
+    assert [(each, math.copysign(1, each)) for each in found] == [
+        (float(text), math.copysign(1, float(text))) for text in DOUBLES
+    ]
+
+
+@pytest.mark.parametrize("text", ["1e38", "9" * 39, "1e999999999", "-1e400", f"9.{'9' * 38}E37"])
+def test_a_number_that_no_decimal_holds_has_a_reason(spark: Any, text: str) -> None:
+    frame = spark.createDataFrame([(f'{{"n":[{text}]}}',)], "value string")
+    (row,) = parse_json(frame, "n ARRAY<DECIMAL(38,0)>").collect()
+    assert row.data is None
+    assert row.reason.startswith("n[0]: expected decimal(38,0), found double ")
 
 
 def test_no_record_ends_itself(spark: Any) -> None:

@@ -9,7 +9,7 @@ missing field alike. ``from_json`` converts numbers to text, and ignores all tex
 
     the text       valid UTF-8, one JSON object and nothing after it, each key once
     whole numbers  from a JSON number without fraction or exponent, within the range of the type
-    other numbers  from any JSON number; a DECIMAL is rounded to its scale
+    other numbers  from any JSON number, with all its digits; a DECIMAL is rounded to its scale
     STRING         from a JSON string only
     DATE           from a JSON string with a date in ISO 8601, and nothing else
     TIMESTAMP      from a JSON string with a date, or a date and a time, in ISO 8601
@@ -53,6 +53,7 @@ from headrace_core.errors import InvalidArgumentError
 
 from .errors import InvalidColumnsError, UnsupportedFieldError
 from .expectations import REASON
+from .json_numbers import exact_numbers, numbers_of
 
 #: Longest excerpt of a wrong value, and longest reason, in characters.
 EXCERPT_CHARACTERS, REASON_CHARACTERS = 40, 1_000
@@ -107,6 +108,10 @@ def parse_json(
     is_one = F.coalesce(is_one & F.try_variant_get(everything, "$[2]", "variant").isNull(), F.lit(False))
     parsed = parsed.withColumn(_PARSED, F.when(is_one, F.try_variant_get(everything, "$[0]", "variant")))
     record = F.col(_PARSED)
+    numbers = None
+    if (exact := exact_numbers(text, wanted)) is not None:
+        parsed = parsed.withColumn(_NUMBERS_OF_TEXT, F.when(record.isNotNull(), exact))
+        numbers = F.col(_NUMBERS_OF_TEXT)
     # Compute in stages, so that Spark computes each member and each typed value once.
     members = [F.col(f"{_PARSED}_{number}") for number in range(len(wanted.fields))]
     typed = [F.col(f"{_PARSED}_typed_{number}") for number in range(len(wanted.fields))]
@@ -115,12 +120,14 @@ def parse_json(
     )
     parsed = parsed.withColumns(
         {
-            f"{_PARSED}_typed_{number}": _value(member, field.dataType)
+            f"{_PARSED}_typed_{number}": _value(member, field.dataType, _in_field(numbers, field))
             for number, (member, field) in enumerate(zip(members, wanted.fields, strict=True))
         }
     )
     faults = [
-        _presence_fault(member, field.dataType, field.nullable, F.lit(field.name), value=value)
+        _presence_fault(
+            member, field.dataType, field.nullable, F.lit(field.name), _in_field(numbers, field), value=value
+        )
         for member, value, field in zip(members, typed, wanted.fields, strict=True)
     ]
     if refuse_unknown:
@@ -141,14 +148,14 @@ def parse_json(
     return parsed.select(*[F.col(f"`{name}`") for name in frame.columns], "data", REASON)
 
 
-#: Temporary column with the parsed text.
-_PARSED = "__parsed_json"
+#: Temporary columns with the parsed text, and with the numbers that a VARIANT does not keep.
+_PARSED, _NUMBERS_OF_TEXT = "__parsed_json", "__parsed_json_numbers"
 
 
 def _check_columns(frame: DataFrame, column: str) -> None:
     if column not in frame.columns:
         raise InvalidColumnsError(f"the frame has no column {column!r}; its columns are {', '.join(frame.columns)}")
-    taken = [name for name in ("data", REASON, _PARSED) if name in frame.columns]
+    taken = [name for name in ("data", REASON, _PARSED, _NUMBERS_OF_TEXT) if name in frame.columns]
     if taken:
         raise InvalidColumnsError(f"the frame already has the column {taken[0]!r}, which parse_json adds; rename it")
     kind = frame.schema[column].dataType.simpleString()
@@ -204,42 +211,58 @@ def _is_absent(variant: Column) -> Column:
     return variant.isNull() | F.is_variant_null(variant)
 
 
-def _fault(variant: Column, kind: DataType, path: Column) -> Column:
+def _in_field(numbers: Column | None, field: StructField) -> Column | None:
+    """The exact numbers in a field; None if it has none. ``numbers``: those of the struct."""
+    return None if numbers is None or numbers_of(field.dataType) is None else numbers[field.name]
+
+
+def _in_element(numbers: Column | None, index: Column) -> Column | None:
+    return None if numbers is None else F.get(numbers, index)
+
+
+def _in_entry(numbers: Column | None, key: Column) -> Column | None:
+    return None if numbers is None else F.try_element_at(numbers, key)
+
+
+def _fault(variant: Column, kind: DataType, path: Column, numbers: Column | None) -> Column:
     """A text that describes the fault of a present, non-null value; null for a correct value. ``path`` names the value
-    in the text."""
+    in the text. ``numbers``: the exact numbers in the value, see json_numbers."""
     if isinstance(kind, VariantType):
         return F.lit(None).cast("string")
     if isinstance(kind, StructType):
-        of_fields = [_member_fault(variant, field, path) for field in kind.fields]
+        of_fields = [_member_fault(variant, field, path, numbers) for field in kind.fields]
         inner = F.nullif(F.concat_ws("; ", *of_fields), F.lit(""))
         return F.when(_entries(variant).isNull(), _expected(variant, "object", path)).otherwise(inner)
     if isinstance(kind, ArrayType):
         nullable, element = kind.containsNull, kind.elementType
 
         def at(each: Column, index: Column) -> Column:
-            return _presence_fault(each, element, nullable, F.concat(path, F.lit("["), index, F.lit("]")))
+            at_index = F.concat(path, F.lit("["), index, F.lit("]"))
+            return _presence_fault(each, element, nullable, at_index, _in_element(numbers, index))
 
         return _of_many(variant, _elements(variant), "array", path, lambda many: F.transform(many, at))
     if isinstance(kind, MapType):
         nullable, valued = kind.valueContainsNull, kind.valueType
 
         def entry(each: Column) -> Column:
-            return _presence_fault(each["value"], valued, nullable, F.concat(path, F.lit("."), each["key"]))
+            at_key = F.concat(path, F.lit("."), each["key"])
+            return _presence_fault(each["value"], valued, nullable, at_key, _in_entry(numbers, each["key"]))
 
         return _of_many(
             variant, _entries(variant), "object", path, lambda many: F.transform(F.map_entries(many), entry)
         )
-    return F.when(_value(variant, kind).isNull(), _expected(variant, kind.simpleString(), path))
+    return F.when(_value(variant, kind, numbers).isNull(), _expected(variant, kind.simpleString(), path))
 
 
-def _member_fault(variant: Column, field: StructField, path: Column) -> Column:
+def _member_fault(variant: Column, field: StructField, path: Column, numbers: Column | None) -> Column:
     at = F.concat(path, F.lit(f".{field.name}"))
-    member = _member(variant, field.name)
-    return _bound(member, lambda each: _presence_fault(each, field.dataType, field.nullable, at))
+    member, within = _member(variant, field.name), _in_field(numbers, field)
+    return _bound(member, lambda each: _presence_fault(each, field.dataType, field.nullable, at, within))
 
 
-def _member_value(variant: Column, field: StructField) -> Column:
-    return _bound(_member(variant, field.name), lambda each: _value(each, field.dataType))
+def _member_value(variant: Column, field: StructField, numbers: Column | None) -> Column:
+    within = _in_field(numbers, field)
+    return _bound(_member(variant, field.name), lambda each: _value(each, field.dataType, within))
 
 
 def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Callable[[Column], Column]) -> Column:
@@ -250,15 +273,20 @@ def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Cal
 
 
 def _presence_fault(
-    variant: Column, kind: DataType, nullable: bool, path: Column, value: Column | None = None
+    variant: Column,
+    kind: DataType,
+    nullable: bool,
+    path: Column,
+    numbers: Column | None,
+    value: Column | None = None,
 ) -> Column:
     """The fault of a member that may be absent; null if the member is correct. ``value``: the typed value, if it is
     known; a scalar with a typed value has no fault."""
-    fault = F.when(~_is_absent(variant), _fault(variant, kind, path))
+    fault = F.when(~_is_absent(variant), _fault(variant, kind, path, numbers))
     if value is not None and not isinstance(kind, StructType | ArrayType | MapType):
         fault = F.when(value.isNull(), fault)
         if not nullable:
-            return F.when(value.isNull(), _presence_fault(variant, kind, nullable, path))
+            return F.when(value.isNull(), _presence_fault(variant, kind, nullable, path, numbers))
     if nullable:
         return fault
     missing = F.when(variant.isNull(), F.concat(path, F.lit(": missing")))
@@ -272,19 +300,20 @@ def _expected(variant: Column, name: str, path: Column) -> Column:
     return F.concat(path, F.lit(f": expected {name}, found "), kind, F.lit(" "), excerpt)
 
 
-def _value(variant: Column, kind: DataType) -> Column:
-    """The typed value of a variant; null if the variant is null, or is of another type."""
+def _value(variant: Column, kind: DataType, numbers: Column | None) -> Column:
+    """The typed value of a variant; null if the variant is null, or is of another type. ``numbers``: the exact numbers
+    in the value, see json_numbers."""
     if isinstance(kind, VariantType):
         return variant
     if isinstance(kind, StructType):
-        fields = [_member_value(variant, field).alias(field.name) for field in kind.fields]
+        fields = [_member_value(variant, field, numbers).alias(field.name) for field in kind.fields]
         return F.when(_entries(variant).isNotNull(), F.struct(*fields))
     if isinstance(kind, ArrayType):
         element = kind.elementType
-        return F.transform(_elements(variant), lambda each: _value(each, element))
+        return F.transform(_elements(variant), lambda each, index: _value(each, element, _in_element(numbers, index)))
     if isinstance(kind, MapType):
         valued = kind.valueType
-        return F.transform_values(_entries(variant), lambda _, each: _value(each, valued))
+        return F.transform_values(_entries(variant), lambda key, each: _value(each, valued, _in_entry(numbers, key)))
     found = F.schema_of_variant(variant)
     if isinstance(kind, _WHOLE):
         fits = found == "BIGINT"
@@ -297,6 +326,10 @@ def _value(variant: Column, kind: DataType) -> Column:
     if isinstance(kind, _TIMES):
         fits &= F.try_variant_get(variant, "$", "string").rlike(_KEPT[type(kind)])
     value = F.try_variant_get(variant, "$", kind.simpleString())
+    if isinstance(kind, DecimalType) and numbers is not None:
+        value = F.when(found == "DOUBLE", numbers).otherwise(value)
+    elif isinstance(kind, FloatType | DoubleType) and numbers is not None:
+        value = F.coalesce(numbers, value)
     if isinstance(kind, FloatType | DoubleType):
         # JSON has no infinity: Spark converts a number beyond the type's range, such as 1e400, to Infinity.
         fits &= F.abs(value) < F.lit(float("inf"))
