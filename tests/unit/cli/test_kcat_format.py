@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from headrace.schemas import wire
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.records import Record
 from headrace_core.types import TimestampType
+from headrace_tools.cli.decoding import decoders
 from headrace_tools.cli.kcat import (
     Decoded,
     compile_format,
@@ -18,6 +20,7 @@ from headrace_tools.cli.kcat import (
     json_line,
     unescape,
 )
+from tests.worlds.registries import fake_registry
 
 
 def _record(**changes: object) -> Record:
@@ -121,6 +124,16 @@ def test_the_document_has_the_clients_names() -> None:
     assert found["value"] == "hello"
     assert found["timestamp_ms"] == 1_356_998_400_000
     assert found["headers"] == [["a", "1"], ["b", None]]
+
+
+def test_the_numbers_of_a_decoded_value_have_the_digits_of_the_record() -> None:
+    text = b'{"price":0.1234567890123456789,"small":1.0E-30,"zero":-0,"many":[1e400,12345678901234567890]}'
+    with fake_registry() as registry:
+        schema_id = registry.add("orders-value", {"schema": "{}", "schemaType": "JSON"})
+        decode = decoders(["value=json"], registry.url)["value.deserializer"]
+        record = _record(value=decode.deserialize("orders", wire.header(schema_id) + text))
+    assert compile_format("%s")(record) == text
+    assert b'"payload":' + text in json_line(record)
 
 
 def test_decoded_values_that_json_cannot_express_leave_a_valid_document() -> None:

@@ -59,6 +59,14 @@ def test_json_is_formatted_on_its_own_page_only_and_deep_json_stays_as_it_is() -
     assert (found.kind, found.is_cut, found.text) == ("text", True, "[" * 1_000)
 
 
+def test_formatted_json_has_the_numbers_that_were_sent() -> None:
+    text = '{"a":[0.1234567890123456789,12345678901234567890,1.10,1e400,1E-30,-0,-0.0],"n":"%s"}' % ("9" * 5_000)
+    for value in (text, text.replace('"%s"' % ("9" * 5_000), "9" * 5_000)):
+        found = shown(value.encode(), limit=10_000, pretty=True)
+        assert found.kind == "json"
+        assert "".join(found.text.split()) == value
+
+
 def test_json_whose_lines_begin_with_many_spaces_is_formatted_up_to_the_cut() -> None:
     depth = 400  # formatted whole, this MB is 400 MB, and the console answers no one for 6 s
     value = b"[" * depth + b",".join([b"1"] * 499_600) + b"]" * depth

@@ -43,6 +43,8 @@ from headrace.schemas import (
     wire,
 )
 from headrace.serializers import WouldWait, deserializer, serializer
+from headrace_core import exact_json
+from headrace_core.errors import InvalidArgumentError
 from tests.worlds.registries import FakeRegistry, generated
 from tests.worlds.waiting import check_spent, until
 
@@ -670,3 +672,21 @@ def test_one_deserializer_reads_every_type(registry: SchemaRegistry) -> None:
             {"id": 2},
             {"name": "Ann"},
         ]
+
+
+def test_a_reader_of_every_type_keeps_the_digits_of_json_numbers_if_asked(registry: SchemaRegistry) -> None:
+    header = JsonSerializer(registry, {"type": "object"}, auto_register_schemas=True)("j", {})
+    assert header is not None
+    text = '{"price":0.1234567890123456789,"small":1.0E-30,"zero":-0,"many":[1e400,12345678901234567890]}'
+    data = header[: wire.HEADER_BYTES] + text.encode()
+    read = pickle.loads(pickle.dumps(RegistryDeserializer(registry, number=exact_json.Number)))
+    assert exact_json.dumps(plain(read("j", data)), separators=(",", ":")) == text
+    assert RegistryDeserializer(registry, number=decimal.Decimal)("j", data)["price"] == decimal.Decimal(
+        "0.1234567890123456789"
+    )
+    with pytest.raises(CorruptValueError):
+        RegistryDeserializer(registry, number=decimal.Decimal)(
+            "j", header[: wire.HEADER_BYTES] + b"[1e9999999999999999999]"
+        )
+    with pytest.raises(InvalidArgumentError, match="validate=False"):
+        JsonDeserializer(registry, number=decimal.Decimal)

@@ -4,7 +4,6 @@ page shows the failure and the bytes."""
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from headrace import TopicPartition
 from headrace.schemas import RegistryDeserializer, SchemaRegistry, plain, wire
+from headrace_core import exact_json
 from headrace_core.errors import HeadraceError
 from headrace_core.records import Record
 
@@ -50,7 +50,10 @@ class Decoding:
         self._readers = (
             None
             if self.registry is None
-            else {field: RegistryDeserializer(self.registry, is_key=field == "key") for field in ("key", "value")}
+            else {
+                field: RegistryDeserializer(self.registry, is_key=field == "key", number=exact_json.Number)
+                for field in ("key", "value")
+            }
         )
 
     async def shown(
@@ -123,7 +126,7 @@ class Decoding:
         number = wire.schema_id(data)
         try:
             value: Any = plain(self._readers[field].deserialize(topic, data))
-            text = json_text(value, limit) if pretty else json.dumps(value, ensure_ascii=False, default=str)
+            text = json_text(value, limit) if pretty else exact_json.dumps(value)
         except HeadraceError as error:
             return replace(raw, note=f"not decoded: {error.message} [{error.code}]")
         except (ValueError, TypeError, RecursionError) as error:

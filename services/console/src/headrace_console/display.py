@@ -6,11 +6,11 @@ visible escape. Bytes that are not UTF-8 become a hex dump, and long values are 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from headrace_core import exact_json
 from headrace_core.visible import escaped
 
 #: Maximum number of characters that the console shows of a value: in a list, and on the page of the value's record.
@@ -101,7 +101,7 @@ def json_text(value: object, limit: int) -> str:
     nested lines are indented. Raises ValueError and RecursionError."""
     parts: list[str] = []
     length = 0
-    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):
+    for part in exact_json.parts(value):
         parts.append(part)
         length += len(part)
         if length > limit:
@@ -111,7 +111,7 @@ def json_text(value: object, limit: int) -> str:
 
 def _formatted(text: str, limit: int) -> str | None:
     try:
-        return json_text(json.loads(text), limit)
+        return json_text(exact_json.loads(text), limit)
     except (ValueError, RecursionError):  # not JSON, or nested too deeply to format
         return None
 

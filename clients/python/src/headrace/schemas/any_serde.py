@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from . import wire
@@ -16,11 +17,15 @@ from .serde import SchemaDeserializer
 class RegistryDeserializer(SchemaDeserializer):
     """Reads values of every schema type. Avro and JSON values become the Python values of their JSON form; Protobuf
     messages become dicts (proto JSON with the fields' own names). Use this class in a program that shows or routes
-    values without knowing their types. JSON values are not validated.
+    values without knowing their types. JSON values are not validated. ``number`` makes the value of a JSON number from
+    its text, such as decimal.Decimal; None: int or float, which has 17 digits at most.
     """
 
-    def __init__(self, registry: SchemaRegistry, *, is_key: bool = False) -> None:
+    def __init__(
+        self, registry: SchemaRegistry, *, is_key: bool = False, number: Callable[[str], Any] | None = None
+    ) -> None:
         super().__init__(registry, is_key=is_key)
+        self._number = number
         self._kinds: Bounded[bytes, SchemaDeserializer] = Bounded(registry.cache_capacity)
         self._readers: dict[SchemaType, SchemaDeserializer] = {}
 
@@ -45,7 +50,7 @@ class RegistryDeserializer(SchemaDeserializer):
         if kind is SchemaType.AVRO:
             return AvroDeserializer(self.registry, is_key=is_key)
         if kind is SchemaType.JSON:
-            return JsonDeserializer(self.registry, validate=False, is_key=is_key)
+            return JsonDeserializer(self.registry, validate=False, is_key=is_key, number=self._number)
         from .protobuf_serde import ProtobufDeserializer
 
         return ProtobufDeserializer(self.registry, into=dict, is_key=is_key)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_core.errors import InvalidConfigError
+from headrace_core.exact_json import Number
 
 Build = Callable[[Any], Any]
 
@@ -117,8 +118,8 @@ def _of_enum(kind: type[enum.Enum]) -> Build:
 
 def plain(value: Any) -> Any:
     """The value as JSON's types: objects become dicts; dates, UUIDs and decimals become text, and bytes become base64.
-    Raises TypeError."""
-    if value is None or isinstance(value, bool | int | float | str):
+    A Number of ``exact_json`` stays one. Raises TypeError."""
+    if value is None or isinstance(value, bool | int | float | str | Number):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(each) for key, each in value.items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Unpack
 from urllib.parse import urljoin
 
-from headrace_core.errors import MissingDependencyError
+from headrace_core.errors import InvalidArgumentError, MissingDependencyError
 from headrace_core.plurals import counted
 
 from . import wire
@@ -100,7 +100,8 @@ class JsonDeserializer(SchemaDeserializer):
         consumer = Consumer(group_id="g", value_deserializer=JsonDeserializer(registry))
 
     A value is checked against its writer's schema, or against ``schema`` (the reader's own); ``validate=False`` checks
-    nothing. ``into``: a dataclass, a pydantic model, or any callable that takes the decoded JSON.
+    nothing. ``into``: a dataclass, a pydantic model, or any callable that takes the decoded JSON. ``number`` makes the
+    value of a JSON number from its text, such as decimal.Decimal; it needs ``validate=False``.
     """
 
     def __init__(
@@ -111,8 +112,12 @@ class JsonDeserializer(SchemaDeserializer):
         validate: bool = True,
         into: Any = None,
         is_key: bool = False,
+        number: Callable[[str], Any] | None = None,
     ) -> None:
         super().__init__(registry, is_key=is_key, into=into)
+        if number is not None and validate:
+            raise InvalidArgumentError("number: needs validate=False, because only int and float can be validated")
+        self._number = number
         self._schema = given_schema(schema, SchemaType.JSON)
         self._validates = validate
         self._reads: Bounded[bytes, _Read] = Bounded(registry.cache_capacity)
@@ -126,8 +131,8 @@ class JsonDeserializer(SchemaDeserializer):
         if read is None:
             read = self._read(topic, data, may_wait)
         try:
-            value = _decode(str(data[wire.HEADER_BYTES :], "utf-8"))
-        except (ValueError, RecursionError) as error:
+            value = self._decoded(str(data[wire.HEADER_BYTES :], "utf-8"))
+        except (ValueError, ArithmeticError, RecursionError) as error:
             place = self._place(topic, read.resolved)
             raise CorruptValueError(
                 f"the bytes are not valid JSON: {error} "
@@ -144,6 +149,11 @@ class JsonDeserializer(SchemaDeserializer):
                 **place,
             )
         return value if self._build is None else self._built(self._build, value, topic, read.resolved)
+
+    def _decoded(self, text: str) -> Any:
+        if self._number is None:
+            return _decode(text)
+        return json.loads(text, parse_constant=_no_constant, parse_float=self._number, parse_int=self._number)
 
     def _read(self, topic: str, data: bytes, may_wait: bool) -> _Read:
         resolved = self._resolved(topic, data, SchemaType.JSON, may_wait=may_wait)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import select
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace_core import exact_json
 from headrace_core.errors import (
     CoordinatorNotAvailableError,
     HeadraceError,
@@ -241,7 +241,7 @@ class _DocumentWriter(_Writer):
     """Writes all records as one JSON array; ``close`` writes the end of the array."""
 
     def __init__(self) -> None:
-        super().__init__(lambda record: json.dumps(document(record), ensure_ascii=False).encode("utf-8", "replace"))
+        super().__init__(lambda record: exact_json.dumps(document(record)).encode("utf-8", "replace"))
         self._count = 0
         self._closed = False
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from headrace_core.exact_json import Number
+
 from .kcat import Decoded
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ def decoders(formats: list[str] | None, registry: str | None) -> dict[str, Any]:
     with usage_of("-r"):
         client = SchemaRegistry(registry)
     return {
-        f"{field}.deserializer": RegistryDecoder(RegistryDeserializer(client, is_key=field == "key"), is_strict)
+        f"{field}.deserializer": RegistryDecoder(
+            RegistryDeserializer(client, is_key=field == "key", number=Number), is_strict
+        )
         for field, is_strict in fields.items()
     }
 

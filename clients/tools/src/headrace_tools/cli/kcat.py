@@ -19,7 +19,6 @@ The forms of an offset are documented in kcat(1), option -o.
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 import struct
@@ -27,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace_core import exact_json
 from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
 from headrace_core.types import TimestampType
 
@@ -157,7 +157,7 @@ class Decoded(bytes):
     @classmethod
     def of(cls, document: Any, schema_id: int) -> Decoded:
         valid = _valid(document)
-        made = cls(json.dumps(valid, ensure_ascii=False, separators=(",", ":")).encode())
+        made = cls(exact_json.dumps(valid, separators=(",", ":")).encode())
         made.document, made.schema_id = valid, schema_id
         return made
 
@@ -190,7 +190,7 @@ def _named(name: str, data: bytes | None) -> dict[str, Any]:
 
 
 def json_line(record: Record) -> bytes:
-    return json.dumps(envelope(record), ensure_ascii=False, separators=(",", ":")).encode()
+    return exact_json.dumps(envelope(record), separators=(",", ":")).encode()
 
 
 # -- where to start and stop

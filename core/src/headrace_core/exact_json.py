@@ -1,0 +1,47 @@
+"""JSON whose numbers keep their digits, for programs that show or pass on the JSON of others.
+
+dumps(loads('{"a": 1.10, "b": -0, "c": 1e400}'))        # '{"a": 1.10, "b": -0, "c": 1e400}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+#: Marks the text of a number until the JSON is written. No value has this text, because it is random.
+_MARK = f"number-{os.urandom(8).hex()}:"
+_MARKED = re.compile(f'"{_MARK}([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of a JSON text, as it was written. It is no float: a float would lose digits, the sign of -0, or all of
+    1e400."""
+
+    text: str
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text; each number is a Number. Raises ValueError and RecursionError."""
+    return json.loads(text, parse_float=Number, parse_int=Number)
+
+
+def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
+    """The JSON of a value with Numbers, on one line. Raises TypeError, ValueError and RecursionError."""
+    return _MARKED.sub(r"\1", json.dumps(value, ensure_ascii=False, separators=separators, default=_marked))
+
+
+def parts(value: Any) -> Iterator[str]:
+    """The same on several lines, part by part, so that a reader may stop before the end."""
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=_marked).iterencode(value):
+        yield _MARKED.sub(r"\1", part)
+
+
+def _marked(value: object) -> str:
+    if isinstance(value, Number):
+        return _MARK + value.text
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
