@@ -35,6 +35,7 @@ from headrace.schemas import (
     SchemaRegistry,
     SchemaType,
 )
+from headrace_core import exact_json
 from headrace_core.errors import InvalidArgumentError
 
 from .shipping import ship
@@ -228,11 +229,20 @@ class _Writing(_Shipped):
         if kind is SchemaType.AVRO:
             return _AvroWriter(self._registered, self._resolved)
         from headrace.schemas import JsonSerializer, ProtobufSerializer
+        from headrace.schemas.wire import HEADER_BYTES
 
         topic, schema_id = _topic(self._registered.subject), self._registered.id
         if kind is SchemaType.JSON:
             as_json = JsonSerializer(self._registry, use_schema_id=schema_id)
-            return _Each(lambda text: as_json.serialize(topic, _parsed(topic, text)), BinaryType())
+
+            def written(text: str) -> bytes:
+                checked = as_json.serialize(topic, _parsed(topic, text))
+                assert checked is not None, "the value is not null"
+                # A number parsed as a float loses digits: they are those of the text.
+                exact = exact_json.dumps(exact_json.loads(text), separators=(",", ":"))
+                return checked[:HEADER_BYTES] + exact.encode()
+
+            return _Each(written, BinaryType())
         as_message = ProtobufSerializer(self._registry, _first_message(self._resolved), use_schema_id=schema_id)
         return _Each(lambda text: as_message.serialize(topic, _parsed(topic, text)), BinaryType())
 
