@@ -100,7 +100,8 @@ def cell(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value of Spark for JSON: times in ISO 8601, bytes in base64, decimals, NaN and Infinity as text."""
+    """Convert a value of Spark for JSON: times in ISO 8601, bytes in base64, decimals (without an exponent),
+    NaN and Infinity as text."""
     if isinstance(value, Row):
         return {name: plain(each) for name, each in zip(distinct(value.__fields__), value, strict=True)}
     if isinstance(value, dict):
@@ -114,7 +115,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, decimal.Decimal):
-        return str(value)
+        return f"{value:f}"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)
