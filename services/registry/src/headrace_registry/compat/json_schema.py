@@ -9,10 +9,18 @@ schema names:
 =============== ============================================== ==================================================
 content model   keywords                                       adding and removing a property
 =============== ============================================== ==================================================
-open            no additionalProperties, or true               may be removed; may not be added
-closed          additionalProperties false                     may be added when optional; may not be removed
+open            neither additional nor unevaluated properties  may be removed; may not be added
+                are restricted
+closed          additional or unevaluatedProperties false      may be added when optional; may not be removed
 partially open  patternProperties, or a schema of additional   both, when that schema accepts the property's values
+                or unevaluated properties
 =============== ============================================== ==================================================
+
+Confluent's registry ignores some keywords with which a reader refuses values. This check compares them:
+``contains``, ``propertyNames``, ``patternProperties``, ``then`` and ``else``, ``required`` of names that ``properties``
+lacks, formats (drafts 4 to 7), boolean ``exclusiveMaximum`` (draft 4), and dynamic references. It does not compare
+annotations: ``title``, ``description``, ``default``, ``examples``, ``deprecated``, ``readOnly``, ``writeOnly``,
+``contentEncoding``, ``contentMediaType``, ``contentSchema``, ``$comment``, and formats since draft 2019-09.
 
 Source: Confluent's documentation, "JSON Schema compatibility rules".
 """
@@ -25,12 +33,14 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from headrace_registry.compat.matching import largest_matching
-from headrace_registry.compat.model import REPORTED_MAX, STEPS_MAX, Difference, Steps, run
+from headrace_registry.compat.model import LOOKS_PER_STEP, REPORTED_MAX, STEPS_MAX, Difference, Steps, run
 from headrace_registry.schemas.json_schema import (
     Anything,
     Array,
     Combined,
+    Condition,
     Const,
+    Container,
     Criterion,
     Enum,
     JsonSchema,
@@ -90,6 +100,8 @@ REASONS = {
     "MULTIPLE_OF_ADDED": _ADDED,
     "MULTIPLE_OF_EXPANDED": _MORE,
     "MULTIPLE_OF_CHANGED": _OTHER_VALUE,
+    "FORMAT_ADDED": _ADDED,
+    "FORMAT_CHANGED": _OTHER_VALUE,
     "REQUIRED_ATTRIBUTE_ADDED": _ADDED,
     "MAX_PROPERTIES_ADDED": _ADDED,
     "MAX_PROPERTIES_DECREASED": _LESS,
@@ -97,6 +109,9 @@ REASONS = {
     "MIN_PROPERTIES_INCREASED": _MORE,
     "ADDITIONAL_PROPERTIES_REMOVED": _ADDED,
     "ADDITIONAL_PROPERTIES_NARROWED": _FEWER,
+    "UNEVALUATED_PROPERTIES_REMOVED": _ADDED,
+    "UNEVALUATED_PROPERTIES_NARROWED": _FEWER,
+    "PROPERTY_NAMES_ADDED": _ADDED,
     "DEPENDENCY_ARRAY_ADDED": _ADDED,
     "DEPENDENCY_ARRAY_EXTENDED": _LONGER,
     "DEPENDENCY_ARRAY_CHANGED": _OTHER_VALUE,
@@ -114,6 +129,14 @@ REASONS = {
     "UNIQUE_ITEMS_ADDED": _ADDED,
     "ADDITIONAL_ITEMS_REMOVED": _ADDED,
     "ADDITIONAL_ITEMS_NARROWED": _FEWER,
+    "UNEVALUATED_ITEMS_REMOVED": _ADDED,
+    "UNEVALUATED_ITEMS_NARROWED": _FEWER,
+    "CONTAINS_ADDED": _ADDED,
+    "CONTAINS_CHANGED": _OTHER_VALUE,
+    "MAX_CONTAINS_ADDED": _ADDED,
+    "MAX_CONTAINS_DECREASED": _LESS,
+    "MIN_CONTAINS_ADDED": _ADDED,
+    "MIN_CONTAINS_INCREASED": _MORE,
     "ITEM_ADDED_TO_OPEN_CONTENT_MODEL": _OPEN,
     "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL": _CLOSED,
     "ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": _REMOVED_UNCOVERED,
@@ -125,6 +148,7 @@ REASONS = {
     "PRODUCT_TYPE_EXTENDED": _LONGER,
     "SUM_TYPE_NARROWED": _FEWER,
     "NOT_TYPE_EXTENDED": _LONGER,
+    "CONDITION_CHANGED": _OTHER_VALUE,
 }
 #: A path into a schema as (first part, path below that part); None means the compared schema itself.
 _Path: TypeAlias = "tuple[str, _Path] | None"
@@ -190,8 +214,11 @@ class _Check:
             case Not(), Not():
                 refused: _Found = yield self.compare(update.refused, original.refused)
                 return [_at("NOT_TYPE_EXTENDED", "not")] if refused else []
+            case Condition(), Condition():
+                found: _Found = yield self._conditions(original, update)
+                return found
             case Combined(), Combined():
-                found: _Found = yield self._combined(original, update)
+                found = yield self._combined(original, update)
                 return found
             case Object(), Object():
                 found = yield self._objects(original, update)
@@ -217,6 +244,18 @@ class _Check:
                 return True
         return False
 
+    def _conditions(self, original: Condition, update: Condition) -> Steps[_Found]:
+        """Compare ``then`` and ``else`` of the same ``if``; Confluent's registry compares none of them."""
+        found: _Found = []
+        if isinstance(update.then, Anything) and isinstance(update.otherwise, Anything):
+            return found
+        for pair in ((original.tested, update.tested), (update.tested, original.tested)):
+            if (yield self.compare(*pair)):
+                return [_at("CONDITION_CHANGED", "if")]
+        yield self._compare_at(found, "then", original.then, update.then)
+        yield self._compare_at(found, "else", original.otherwise, update.otherwise)
+        return found
+
     def _combined(self, original: Combined, update: Combined) -> Steps[_Found]:
         if not _may_become(original, update):
             return [("COMBINED_TYPE_CHANGED", None)]
@@ -227,6 +266,8 @@ class _Check:
             found.append(("PRODUCT_TYPE_EXTENDED", None))
         if len(old_parts) > len(new_parts) and original.criterion is not Criterion.ALL:
             found.append(("SUM_TYPE_NARROWED", None))
+        if update.criterion is Criterion.ALL:
+            yield self._no_longer_evaluated(found, original, update)
         partners: list[list[int]] = []
         for old in old_parts:
             readers = []
@@ -238,11 +279,34 @@ class _Check:
             found.append(("COMBINED_TYPE_SUBSCHEMAS_CHANGED", None))
         return found
 
+    def _no_longer_evaluated(self, found: _Found, original: Combined, update: Combined) -> Steps[None]:
+        """Properties and items that the parts of ``original`` name, and that an ``unevaluatedProperties`` or
+        ``unevaluatedItems`` beside the parts of ``update`` refuses; Confluent's registry compares part by part."""
+        for closed in update.parts:
+            if not isinstance(closed, Object | Array) or not closed.refuses_unevaluated:
+                continue
+            named, _ = yield _named(original, type(closed))
+            kept, names_all = yield _named(update, type(closed))
+            for place, old in {} if names_all else named.items():
+                is_kept = place in kept or isinstance(old, Nothing)
+                if is_kept or len(found) >= REPORTED_MAX:
+                    continue
+                rest = closed.rest
+                if isinstance(closed, Object):
+                    rest = closed.unnamed_property(place.removeprefix("properties/"))
+                kind = "PROPERTY" if isinstance(closed, Object) else "ITEM"
+                if isinstance(rest, Nothing):
+                    found.append(_at(f"{kind}_REMOVED_FROM_CLOSED_CONTENT_MODEL", place))
+                elif rest is not None and not (yield self._compare_at(found, place, old, rest)):
+                    found.append(_at(f"{kind}_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+
     def _objects(self, original: Object, update: Object) -> Steps[_Found]:
         found: _Found = []
-        for name in original.properties:
-            added = name in update.required and name not in original.required
-            if added and name in update.properties and not update.properties[name].has_default:
+        for name in sorted(update.required - original.required):
+            new = update.properties.get(name)
+            # _added_property refuses a new property for an object that is not open
+            is_known = name in original.properties or new is None or original.is_open
+            if is_known and (new is None or not new.has_default):
                 found.append(_at("REQUIRED_ATTRIBUTE_ADDED", f"required/{name}"))
         for name in original.properties | update.properties:
             if len(found) >= REPORTED_MAX:
@@ -254,8 +318,14 @@ class _Check:
                 yield self._added_property(found, name, original, update)
             else:
                 yield self._compare_at(found, place, original.properties[name], update.properties[name])
+        yield self._patterns(found, original, update)
+        if update.names is not None and original.names is not None:
+            yield self._compare_at(found, "propertyNames", original.names, update.names)
+        elif not isinstance(update.names, Anything | None):
+            found.append(_at("PROPERTY_NAMES_ADDED", "propertyNames"))
         yield self._dependencies(found, original, update)
         yield self._additional(found, "additionalProperties", "ADDITIONAL_PROPERTIES", original, update)
+        yield self._unevaluated(found, "unevaluatedProperties", "UNEVALUATED_PROPERTIES", original, update)
         _upper(found, "maxProperties", "MAX_PROPERTIES", original.max_properties, update.max_properties)
         _lower(found, "minProperties", "MIN_PROPERTIES", original.min_properties, update.min_properties)
         return found
@@ -267,25 +337,52 @@ class _Check:
             return
         yield _cost_of_patterns(update, name)
         covering = update.unnamed_property(name)
-        if covering is not None:
-            if not (yield self._compare_at(found, place, old, covering)):
-                found.append(_at("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
-        elif not isinstance(old, Nothing):
-            found.append(_at("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", place))
+        if covering is None or isinstance(covering, Nothing):
+            if not isinstance(old, Nothing):
+                found.append(_at("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", place))
+        elif not (yield self._compare_at(found, place, old, covering)):
+            found.append(_at("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
 
     def _added_property(self, found: _Found, name: str, original: Object, update: Object) -> Steps[None]:
         place = f"properties/{name}"
         new = update.properties[name]
-        if original.is_open:
-            if not isinstance(new, Anything):
-                found.append(_at("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", place))
-            return
         yield _cost_of_patterns(original, name)
         covering = original.unnamed_property(name)
+        if covering is None and not isinstance(new, Anything):
+            found.append(_at("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", place))
+        if original.is_open:
+            return
         if covering is not None and not (yield self._compare_at(found, place, covering, new)):
             found.append(_at("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
         if name in update.required and not new.has_default:
             found.append(_at("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", place))
+
+    def _patterns(self, found: _Found, original: Object, update: Object) -> Steps[None]:
+        """Compare ``patternProperties``, which Confluent's registry does not, in the kinds of properties."""
+        for pattern, (expression, new) in update.patterns.items():
+            place = f"patternProperties/{pattern}"
+            if pattern in original.patterns:
+                yield self._compare_at(found, place, original.patterns[pattern][1], new)
+                continue
+            if original.rest is None and not isinstance(new, Anything):
+                found.append(_at("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", place))
+                continue
+            covered = [original.rest] if original.rest is not None else []
+            yield 1 + len(original.properties) // LOOKS_PER_STEP
+            if expression is not None:
+                covered += [node for name, node in original.properties.items() if expression.search(name)]
+            for old in covered:
+                if not (yield self._compare_at(found, place, old, new)):
+                    found.append(_at("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+                    break
+        for pattern, (_, old) in original.patterns.items():
+            place = f"patternProperties/{pattern}"
+            if pattern in update.patterns or update.rest is None or isinstance(old, Nothing):
+                continue
+            if isinstance(update.rest, Nothing):
+                found.append(_at("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", place))
+            elif not (yield self._compare_at(found, place, old, update.rest)):
+                found.append(_at("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
 
     def _dependencies(self, found: _Found, original: Object, update: Object) -> Steps[None]:
         for name, new_names in update.property_dependencies.items():
@@ -306,7 +403,7 @@ class _Check:
                 yield self._compare_at(found, place, old, new)
 
     def _additional(
-        self, found: _Found, keyword: str, kind: str, original: Object | Array, update: Object | Array
+        self, found: _Found, keyword: str, kind: str, original: Container, update: Container
     ) -> Steps[None]:
         if original.permits_additional and not update.permits_additional:
             found.append(_at(f"{kind}_REMOVED", keyword))
@@ -315,6 +412,38 @@ class _Check:
                 found.append(_at(f"{kind}_NARROWED", keyword))
             else:
                 yield self._compare_at(found, keyword, original.additional, update.additional)
+
+    def _unevaluated(
+        self, found: _Found, keyword: str, kind: str, original: Container, update: Container
+    ) -> Steps[None]:
+        old, new = original.unevaluated, update.unevaluated
+        if original.has_additional and not update.has_additional and original.permits_additional:
+            old = None  # had no effect
+        if new is None or isinstance(new, Anything) or isinstance(old, Nothing):
+            return
+        if isinstance(new, Nothing):
+            found.append(_at(f"{kind}_REMOVED", keyword))
+        elif old is None or isinstance(old, Anything):
+            found.append(_at(f"{kind}_NARROWED", keyword))
+        else:
+            yield self._compare_at(found, keyword, old, new)
+
+    def _contains(self, found: _Found, original: Array, update: Array) -> Steps[None]:
+        _upper(found, "maxContains", "MAX_CONTAINS", original.max_contains, update.max_contains)
+        _lower(found, "minContains", "MIN_CONTAINS", original.min_contains, update.min_contains)
+        old, new = original.contains, update.contains
+        if new is None:
+            return
+        if old is None:
+            if update.min_contains != 0 or update.max_contains is not None:
+                found.append(_at("CONTAINS_ADDED", "contains"))
+            return
+        if update.min_contains != 0:
+            yield self._compare_at(found, "contains", old, new)
+        if update.min_contains is None and original.min_contains == 0:  # the default is 1
+            found.append(_at("MIN_CONTAINS_INCREASED", "minContains"))
+        if update.max_contains is not None and (yield self.compare(new, old)):
+            found.append(_at("CONTAINS_CHANGED", "contains"))
 
     def _arrays(self, original: Array, update: Array) -> Steps[_Found]:
         found: _Found = []
@@ -334,6 +463,8 @@ class _Check:
             else:
                 yield self._compare_at(found, place, original.items[index], update.items[index])
         yield self._additional(found, "additionalItems", "ADDITIONAL_ITEMS", original, update)
+        yield self._unevaluated(found, "unevaluatedItems", "UNEVALUATED_ITEMS", original, update)
+        yield self._contains(found, original, update)
         _upper(found, "maxItems", "MAX_ITEMS", original.max_items, update.max_items)
         _lower(found, "minItems", "MIN_ITEMS", original.min_items, update.min_items)
         if update.is_unique and not original.is_unique:
@@ -341,20 +472,47 @@ class _Check:
         return found
 
     def _removed_item(self, found: _Found, place: str, old: Node, update: Array) -> Steps[None]:
-        if update.is_open:
+        if update.rest is None or isinstance(old, Nothing):
             return
-        if update.additional is not None:
-            if not (yield self._compare_at(found, place, old, update.additional)):
-                found.append(_at("ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
-        elif not isinstance(old, Nothing):
+        if isinstance(update.rest, Nothing):
             found.append(_at("ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", place))
+        elif not (yield self._compare_at(found, place, old, update.rest)):
+            found.append(_at("ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
 
     def _added_item(self, found: _Found, place: str, original: Array, new: Node) -> Steps[None]:
-        if original.is_open:
+        if original.rest is None:
             if not isinstance(new, Anything):
                 found.append(_at("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place))
-        elif original.additional is not None and not (yield self._compare_at(found, place, original.additional, new)):
+        elif not (yield self._compare_at(found, place, original.rest, new)):
             found.append(_at("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+
+
+def _named(schema: Node, kind: type[Container]) -> Steps[tuple[dict[str, Node], bool]]:
+    """The properties or items that a schema names, with those of the schemas for the same value within it, by place;
+    and whether it names all."""
+    named: dict[str, Node] = {}
+    seen: set[int] = set()
+    left = [schema]
+    names_all = False
+    while left:
+        node = _behind(left.pop())
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield 1
+        match node:
+            case Combined():
+                left += node.parts
+            case Condition():
+                left += [node.tested, node.then, node.otherwise]
+            case Object() if kind is Object:
+                named |= {f"properties/{name}": one for name, one in node.properties.items()}
+                left += node.schema_dependencies.values()
+                names_all |= node.has_additional or isinstance(node.unevaluated, Anything)
+            case Array() if kind is Array:
+                named |= {f"items/{index}": one for index, one in enumerate(node.items)}
+                names_all |= node.has_additional or isinstance(node.unevaluated, Anything)
+    return named, names_all
 
 
 def _cost_of_patterns(schema: Object, name: str) -> int:
@@ -393,6 +551,8 @@ def _strings(original: String, update: String) -> _Found:
     _lower(found, "minLength", "MIN_LENGTH", original.min_length, update.min_length)
     if update.pattern is not None and update.pattern != original.pattern:
         found.append(_at("PATTERN_ADDED" if original.pattern is None else "PATTERN_CHANGED", "pattern"))
+    if update.format is not None and update.format != original.format:
+        found.append(_at("FORMAT_ADDED" if original.format is None else "FORMAT_CHANGED", "format"))
     return found
 
 
@@ -402,6 +562,10 @@ def _numbers(original: Numeric, update: Numeric) -> _Found:
     _lower(found, "minimum", "MINIMUM", original.minimum, update.minimum)
     _upper(found, "exclusiveMaximum", "EXCLUSIVE_MAXIMUM", original.exclusive_maximum, update.exclusive_maximum)
     _lower(found, "exclusiveMinimum", "EXCLUSIVE_MINIMUM", original.exclusive_minimum, update.exclusive_minimum)
+    if update.excludes_maximum and not original.excludes_maximum and original.maximum == update.maximum is not None:
+        found.append(_at("EXCLUSIVE_MAXIMUM_ADDED", "exclusiveMaximum"))
+    if update.excludes_minimum and not original.excludes_minimum and original.minimum == update.minimum is not None:
+        found.append(_at("EXCLUSIVE_MINIMUM_ADDED", "exclusiveMinimum"))
     old, new = original.multiple_of, update.multiple_of
     if new is not None and old != new:
         if old is None:

@@ -3,7 +3,10 @@
 Confluent's registry compares schemas in the model of the library ``everit``, and so does Headrace. In that model a
 schema has one kind, such as a string or an object. A schema with keywords of several kinds is an ``allOf`` of its
 parts: ``{"type": "string", "enum": ["a"]}`` becomes ``allOf(enum, string)``. Keywords without a ``type`` imply a kind.
-The model ignores ``format``, ``contains``, ``propertyNames`` and unknown keywords.
+The model also has the keywords that everit ignores and validators do not, such as ``contains`` and ``propertyNames``.
+
+Without ``$schema`` everit reads draft 7, and validators the newest draft. So the keywords that drafts 2019-09 and
+2020-12 added count without ``$schema`` too.
 
 No reference is fetched: a ``$ref`` points into the schema itself or into a schema of the registry's references. A
 ``$ref`` to a meta-schema of json-schema.org accepts everything. A regular expression runs only in RE2, in linear time.
@@ -14,7 +17,7 @@ Source: json-schema.org, the drafts named above; the documentation of everit's l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
@@ -60,8 +63,32 @@ _OBJECT_KEYS: Final = (
     "patternProperties",
     "additionalProperties",
     "propertyNames",
+    "unevaluatedProperties",
 )
-_ARRAY_KEYS: Final = ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "contains")
+_ARRAY_KEYS: Final = (
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "contains",
+    "minContains",
+    "maxContains",
+    "unevaluatedItems",
+)
+#: The keywords that drafts 2019-09 and 2020-12 added; in older drafts they have no meaning.
+_NEW_KEYS: Final = frozenset(
+    (
+        "dependentRequired",
+        "dependentSchemas",
+        "maxContains",
+        "minContains",
+        "prefixItems",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    )
+)
 _CONDITION_KEYS: Final = ("if", "then", "else")
 
 #: Beginning of RE2's error message for an expression whose program has more than _PROGRAM_BYTES_MAX.
@@ -119,12 +146,18 @@ class String(Node):
     max_length: Number | None
     min_length: Number | None
     pattern: str | None
+    format: str | None  # None if the draft does not assert formats
 
 
 @dataclass(eq=False, slots=True)
 class Numeric(Node):
+    """``excludes_maximum`` and ``excludes_minimum``: the booleans ``exclusiveMaximum`` and ``exclusiveMinimum`` of
+    draft 4."""
+
     maximum: Number | None
     minimum: Number | None
+    excludes_maximum: bool
+    excludes_minimum: bool
     exclusive_maximum: Number | None
     exclusive_minimum: Number | None
     multiple_of: Number | None
@@ -143,8 +176,11 @@ class Null(Node):
 
 @dataclass(eq=False, slots=True)
 class Condition(Node):
-    """``if``, ``then``, ``else``. As in Confluent's registry, the compatibility check does not compare ``if``, ``then``
-    and ``else``."""
+    """``if``, ``then``, ``else``; a missing keyword accepts everything."""
+
+    tested: Node
+    then: Node
+    otherwise: Node
 
 
 @dataclass(eq=False, slots=True)
@@ -173,45 +209,67 @@ class Combined(Node):
 
 
 @dataclass(eq=False, slots=True)
-class Object(Node):
+class Container(Node):
+    """What objects and arrays have in common: a schema for the properties or items that no other keyword names.
+
+    ``additional``: the schema of ``additionalProperties`` or ``additionalItems``; None if the keyword is missing or a
+    boolean. ``unevaluated``: the schema of ``unevaluatedProperties`` or ``unevaluatedItems``, which has no effect if
+    the other keyword is there too (``has_additional``).
+    """
+
+    permits_additional: bool
+    additional: Node | None
+    has_additional: bool
+    unevaluated: Node | None
+
+    @property
+    def refuses_unevaluated(self) -> bool:
+        """Whether ``unevaluated`` refuses something."""
+        return not self.has_additional and not isinstance(self.unevaluated, Anything | None)
+
+    @property
+    def rest(self) -> Node | None:
+        """The schema of properties or items that no other keyword names; None if they may have any value."""
+        if not self.permits_additional:
+            return Nothing(key="false")
+        return self.unevaluated if self.refuses_unevaluated else self.additional
+
+
+@dataclass(eq=False, slots=True)
+class Object(Container):
     properties: dict[str, Node]
     required: frozenset[str]
     property_dependencies: dict[str, frozenset[str]]
     schema_dependencies: dict[str, Node]
-    patterns: list[tuple[Any, Node]]  # a compiled expression of RE2, or None if it is not run
-    permits_additional: bool
-    additional: Node | None
+    patterns: dict[str, tuple[Any, Node]]  # with a compiled expression of RE2, or None if it is not run
+    names: Node | None
     max_properties: Number | None
     min_properties: Number | None
 
     @property
     def is_open(self) -> bool:
         """Whether the object may have any property that the schema does not name."""
-        return not self.patterns and self.additional is None and self.permits_additional
+        return not self.patterns and self.rest is None
 
     def unnamed_property(self, name: str) -> Node | None:
         """The schema of a property that ``properties`` does not name: the schema of a matching pattern, or of
         additional properties."""
-        for expression, node in self.patterns:
+        for expression, node in self.patterns.values():
             if expression is not None and expression.search(name):
                 return node
-        return self.additional
+        return self.rest
 
 
 @dataclass(eq=False, slots=True)
-class Array(Node):
+class Array(Container):
     all_items: Node | None
     items: list[Node]
-    permits_additional: bool
-    additional: Node | None
+    contains: Node | None
+    max_contains: Number | None
+    min_contains: Number | None
     max_items: Number | None
     min_items: Number | None
     is_unique: bool
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the array may have any items after those that the schema lists."""
-        return self.additional is None and self.permits_additional
 
 
 class JsonSchema(Parsed):
@@ -294,6 +352,7 @@ class _Resource:
     document: str  # for messages: "" for the schema itself, the name for a reference
     root: Any  # the value of the whole document
     draft: int
+    names_draft: bool = True  # whether the document has a known $schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,13 +392,15 @@ class _Reader:
     def _document(self, name: str, value: Any) -> _Resource:
         if not isinstance(value, dict | bool):
             raise InvalidSchemaError(f"a JSON Schema is an object or a boolean, not {json_text.kind(value)}")
-        draft, uri = 7, name
+        found, uri = None, name
         if isinstance(value, dict):
-            draft = _DRAFTS.get(str(value.get("$schema", "")).removesuffix("#"), 7)
+            found = _DRAFTS.get(str(value.get("$schema", "")).removesuffix("#"))
+        draft = found or 7
+        if isinstance(value, dict):
             own = value.get(_id_key(draft))
             if isinstance(own, str):
                 uri = self._join("", own, _Place(_Resource("", value, name, value, draft), ()))
-        resource = _Resource(urldefrag(uri).url, value, name, value, draft)
+        resource = _Resource(urldefrag(uri).url, value, name, value, draft, found is not None)
         self._resources.setdefault(resource.uri, resource)
         self._index(value, _Place(resource, ()))
         return resource
@@ -363,7 +424,7 @@ class _Reader:
                 if own.startswith("#"):
                     self._anchors.setdefault(f"{resource.uri}#{fragment}", (resource, value))
                 else:
-                    resource = _Resource(uri, value, resource.document, resource.root, resource.draft)
+                    resource = replace(resource, uri=uri, value=value)
                     self._resources.setdefault(uri, resource)
             for key in ("$anchor", "$dynamicAnchor"):
                 if isinstance(value.get(key), str):
@@ -479,7 +540,8 @@ class _Parts:
         self._value = value
         self._place = place
         self._draft = place.resource.draft
-        self._left = set(value)
+        self._is_new = self._draft >= 2019 or not place.resource.names_draft
+        self._left = set(value) if self._is_new else set(value) - _NEW_KEYS
         self._key = reader.shape(value)
 
     def node(self) -> Node:
@@ -490,6 +552,12 @@ class _Parts:
             parts.append(self._reader.pointer(value["$ref"], self._place, f"$ref {self._key}"))
             if self._draft < 2019:
                 return parts[0]  # older drafts ignore other keywords beside a $ref
+        # A dynamic reference leads where a $ref does, if no other document extends it.
+        parts += [
+            self._reader.pointer(value[keyword], self._place, f"$ref {self._key}")
+            for keyword in ("$dynamicRef", "$recursiveRef")
+            if keyword in value and self._draft >= 2019
+        ]
         if "enum" in value:
             values = frozenset(json_text.write(one, sort=True) for one in self._list("enum"))
             parts.append(Enum(values, key=f"enum {self._key}"))
@@ -520,10 +588,10 @@ class _Parts:
         if self._left.intersection(_STRING_KEYS):
             parts.append(self._string())
         if self._draft >= 7 and self._left.intersection(_CONDITION_KEYS):
-            for key in _CONDITION_KEYS:
-                if key in value:
-                    self._child(key)
-            parts.append(Condition(key=f"if {self._key}"))
+            tested, then, otherwise = (
+                self._child(key) if key in value else Anything(key="true") for key in _CONDITION_KEYS
+            )
+            parts.append(Condition(tested, then, otherwise, key=f"if {self._key}"))
         if len(parts) == 1:
             return parts[0]
         return _combined(Criterion.ALL, parts, f"parts {self._key}") if parts else Anything(key=str(self._key))
@@ -552,7 +620,10 @@ class _Parts:
             if not isinstance(pattern, str):
                 self._place.refuse(f"a pattern is a string, not {json_text.kind(pattern)}", "pattern")
             self._expression(pattern, "pattern")
-        return String(self._count("maxLength"), self._count("minLength"), pattern, key=f"string {self._key}")
+        form = self._value.get("format")
+        if self._is_new or not isinstance(form, str):
+            form = None  # since draft 2019-09 a format is an annotation
+        return String(self._count("maxLength"), self._count("minLength"), pattern, form, key=f"string {self._key}")
 
     def _number(self, is_integer: bool) -> Numeric:
         self._left.difference_update(_NUMBER_KEYS)
@@ -562,6 +633,8 @@ class _Parts:
         return Numeric(
             self._number_of("maximum"),
             self._number_of("minimum"),
+            self._draft == 4 and self._value.get("exclusiveMaximum") is True,
+            self._draft == 4 and self._value.get("exclusiveMinimum") is True,
             self._exclusive("exclusiveMaximum"),
             self._exclusive("exclusiveMinimum"),
             multiple_of,
@@ -579,7 +652,7 @@ class _Parts:
         property_dependencies: dict[str, frozenset[str]] = {}
         schema_dependencies: dict[str, Node] = {}
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
-            if (keyword == "dependencies") != (self._draft < 2019):
+            if not (self._draft < 2019 if keyword == "dependencies" else self._is_new):
                 continue
             for name, value in self._dict(keyword).items():
                 if value == []:
@@ -589,19 +662,20 @@ class _Parts:
                 else:
                     schema_dependencies[name] = self._reader.node(value, self._place.below(keyword, name))
         additional = self._value.get("additionalProperties", True)
-        if "propertyNames" in self._value and self._draft > 4:
-            self._child("propertyNames")
         return Object(
             properties=self._children("properties"),
             required=self._strings(self._list("required"), "required"),
             property_dependencies=property_dependencies,
             schema_dependencies=schema_dependencies,
-            patterns=[
-                (self._expression(pattern, "patternProperties", pattern), node)
+            patterns={
+                pattern: (self._expression(pattern, "patternProperties", pattern), node)
                 for pattern, node in self._children("patternProperties").items()
-            ],
+            },
+            names=self._child("propertyNames") if "propertyNames" in self._value and self._draft > 4 else None,
             permits_additional=additional is not False,
             additional=None if isinstance(additional, bool) else self._child("additionalProperties"),
+            has_additional="additionalProperties" in self._value,
+            unevaluated=self._new_child("unevaluatedProperties"),
             max_properties=self._count("maxProperties"),
             min_properties=self._count("minProperties"),
             key=f"object {self._key}",
@@ -610,7 +684,7 @@ class _Parts:
     def _array(self) -> Array:
         self._left.difference_update(_ARRAY_KEYS)
         listed, rest = "items", "additionalItems"
-        if "prefixItems" in self._value and self._draft >= 2019:
+        if "prefixItems" in self._value and self._is_new:
             listed, rest = "prefixItems", "items"
         all_items, items = None, []
         if isinstance(self._value.get(listed), list):
@@ -624,13 +698,16 @@ class _Parts:
         is_unique = self._value.get("uniqueItems", False)
         if not isinstance(is_unique, bool):
             self._place.refuse(f"uniqueItems is a boolean, not {json_text.kind(is_unique)}", "uniqueItems")
-        if "contains" in self._value and self._draft > 4:
-            self._child("contains")
         return Array(
             all_items=all_items,
             items=items,
             permits_additional=additional is not False,
             additional=None if isinstance(additional, bool) else self._child(rest),
+            has_additional=rest in self._value or all_items is not None,
+            unevaluated=self._new_child("unevaluatedItems"),
+            contains=self._child("contains") if "contains" in self._value and self._draft > 4 else None,
+            max_contains=self._count("maxContains") if self._is_new else None,
+            min_contains=self._count("minContains") if self._is_new else None,
             max_items=self._count("maxItems"),
             min_items=self._count("minItems"),
             is_unique=is_unique,
@@ -648,6 +725,10 @@ class _Parts:
 
     def _child(self, keyword: str) -> Node:
         return self._reader.node(self._value[keyword], self._place.below(keyword))
+
+    def _new_child(self, keyword: str) -> Node | None:
+        """The schema of a keyword that draft 2019-09 added."""
+        return self._child(keyword) if self._is_new and keyword in self._value else None
 
     def _children(self, keyword: str) -> dict[str, Node]:
         return {
