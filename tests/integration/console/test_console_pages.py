@@ -94,10 +94,9 @@ def test_forged_and_wrong_changes_are_refused(
     assert browser.post("apply", data=form | changed, headers=headers).status_code == status
 
 
-@pytest.mark.parametrize(("kind", "encoding"), [("; charset=none", ""), ("; charset=idna", ""), ("", "gzip"), ("", "")])
-def test_a_form_that_cannot_be_read_is_refused(browser: httpx.Client, kind: str, encoding: str) -> None:
+@pytest.mark.parametrize("kind", ["; charset=none", "; charset=idna", ""])
+def test_a_form_that_cannot_be_read_is_refused(browser: httpx.Client, kind: str) -> None:
     headers = {"Content-Type": f"application/x-www-form-urlencoded{kind}"}
-    headers |= {"Content-Encoding": encoding} if encoding else {}
     answer = browser.post("review", content=b"kind=\xff\xfe", headers=headers)
     assert (answer.status_code, "cannot be read" in answer.text) == (400, True), answer.text
 

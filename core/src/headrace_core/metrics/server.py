@@ -242,6 +242,7 @@ class MetricsServer:
             status, body = 200, await self._text(openmetrics)
         except Refused as refused:
             status, body, extra = refused.status, f"{refused.message}\n", refused.headers
+            keep = keep and status not in (401, 403)
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             status, body = 500, "The metrics could not be collected; the node's log has the reason.\n"

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 #: Maximum duration of a TLS handshake in seconds.
 HANDSHAKE_S = 10.0
+#: Seconds in which a client must answer the closing message of TLS.
+CLOSING_S = 1.0
 #: Seconds between two attempts to accept connections when no file descriptor is free.
 _PAUSE_S = 0.5
 
@@ -91,6 +93,9 @@ class Listener:
         task = asyncio.current_task()
         assert task is not None
         is_open = False
+        seconds: dict[str, float] = {}
+        if self._context is not None:
+            seconds = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": CLOSING_S}
         try:
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -98,7 +103,7 @@ class Listener:
                 lambda: protocol,
                 accepted,
                 ssl=self._context,
-                ssl_handshake_timeout=None if self._context is None else HANDSHAKE_S,
+                **seconds,
             )
             is_open = True
         except OSError:  # the handshake took too long, the client does not speak TLS, or the client has disconnected

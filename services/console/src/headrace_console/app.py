@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from headrace_core.clock import SystemClock
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
+from headrace_core.node.http_bodies import SERVER, server_logger
 from headrace_core.node.http_connections import Listener
 from headrace_core.node.listeners import ListenerAddress
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -77,9 +77,10 @@ class ConsoleNode:
             _application(site, users),
             handle_signals=False,
             access_log=None,
-            logger=_http_logger(),
+            logger=server_logger("headrace.console.http"),
             keepalive_timeout=KEEPALIVE_S,
             shutdown_timeout=DRAIN_S,
+            **SERVER,
         )
         await runner.setup()
         context, server = self._tls_context(), runner.server
@@ -146,22 +147,6 @@ class ConsoleNode:
         if self.state_file:
             remove_state(self.state_file)
         self.events.emit(NodeStopped(role="console", node_id=self.node_id, clean=not at_once))
-
-
-def _http_logger() -> logging.Logger:
-    """The logger of aiohttp's server. aiohttp logs each request that is not HTTP with a traceback, so any client could
-    fill the log. The console's logger writes one line at level DEBUG in place of the traceback."""
-    found = logging.getLogger("headrace.console.http")
-    found.addFilter(_is_own_fault)
-    return found
-
-
-def _is_own_fault(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    if not isinstance(error, (HttpProcessingError, web.RequestPayloadError, ConnectionError)):
-        return True
-    logger.debug("a request that is not HTTP: %s", type(error).__name__)
-    return False
 
 
 def _application(site: Site, users: Users) -> web.Application:

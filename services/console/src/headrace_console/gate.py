@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from headrace_core.errors import HeadraceError
+from headrace_core.node.http_bodies import coding_error, has_unread_body
 from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
 from headrace_core.unexpected import log_fields, request_id_of
 
@@ -240,6 +241,8 @@ class Gate:
             raise Refused(401, REFUSAL)
         if request.method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "the console accepts only the methods GET, HEAD and POST")
+        if error := coding_error(request):
+            raise Refused(*error)
         if request.method == "POST" and not is_same_origin(request, self._allowed):
             raise Refused(403, "a change must come from a page of this console")
         if len(request.query_string) > QUERY_MAX:
@@ -265,6 +268,8 @@ class Gate:
                 status=429, text="too many answers are unread; repeat the request later\n", headers=HEADERS
             )
             size = 0
+        if has_unread_body(request) or answer.status == 401:
+            answer.force_close()
         self._answer_bytes += size
         self._user_bytes[user] += size
         try:
@@ -295,6 +300,6 @@ async def form_of(request: web.Request) -> dict[str, str]:
         raise Refused(408, f"the form did not arrive within {FORM_S:g} s") from None
     except ConnectionError:
         raise Refused(400, "the connection ended before the form had arrived") from None
-    except (ValueError, LookupError, web.RequestPayloadError):  # bytes, charset or compression that no browser sends
-        raise Refused(400, "the form cannot be read; send it as UTF-8, without compression") from None
+    except (ValueError, LookupError, web.RequestPayloadError):  # bytes or a charset that no browser sends
+        raise Refused(400, "the form cannot be read; send it as UTF-8") from None
     return {name: value for name, value in fields.items() if isinstance(value, str)}

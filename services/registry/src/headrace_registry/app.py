@@ -16,6 +16,7 @@ from headrace_core.clock import SystemClock
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
+from headrace_core.node.http_bodies import SERVER, server_logger
 from headrace_core.node.http_connections import Listener
 from headrace_core.node.listeners import ListenerAddress
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -78,8 +79,10 @@ class RegistryNode:
             app,
             handle_signals=False,
             access_log=None,
+            logger=server_logger("headrace.registry.http"),
             keepalive_timeout=KEEPALIVE_S,
             shutdown_timeout=DRAIN_S,
+            **SERVER,
         )
         await runner.setup()
         context, server = self.settings.guard.ssl_context(), runner.server

@@ -16,6 +16,7 @@ from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
+from headrace_core.node.http_bodies import SERVER
 from headrace_core.node.listeners import ListenerAddress
 from headrace_registry.api import application
 from headrace_registry.settings import RegistrySettings
@@ -181,7 +182,7 @@ class World:
         self._session = ClientSession()
         for registry in self.registries:
             server = TestServer(application(registry, self._settings))  # type: ignore[arg-type]
-            await server.start_server()
+            await server.start_server(**SERVER)
             self.servers.append(server)
         self._followers = [self.loop.create_task(each.run()) for each in self.registries]
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from headrace_core.errors import SaslAuthenticationFailedError
+from headrace_core.node.http_bodies import expected, invite
 
 from ..console import STATIC, Console
 from ..gate import PAGE_S, Refused
@@ -45,7 +46,7 @@ def add_routes(app: web.Application, users: Users) -> None:
     for path, page in PAGES.items():
         app.router.add_get(path, _of_user(users, page))
     for path, page in CHANGES.items():
-        app.router.add_post(path, _of_user(users, page))
+        app.router.add_post(path, _of_user(users, page), expect_handler=expected)
     app.router.add_get("/events", _of_user(users, messages.events, page_s=None, is_use=False))
     app.router.add_get("/static/{name}", _static)
     for method, path, handler in users.routes():
@@ -69,6 +70,7 @@ def _of_user(
             try:
                 async with asyncio.timeout(page_s):
                     await console.proven()
+                    await invite(request)
                     return await page(console, request)
             except SaslAuthenticationFailedError:
                 if console.user is None:  # the credentials of the console itself

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 
 from headrace_core.metrics.calls import CallTimes
+from headrace_core.node.http_bodies import expected
 
 from ..compat import Level
 from ..schemas import InvalidSchemaError, Parsed, SchemaType
@@ -92,7 +93,7 @@ def application(registry: Registry, settings: RegistrySettings, calls: CallTimes
             if method == "GET":
                 app.router.add_get(place, endpoint(each))  # and HEAD
             else:
-                app.router.add_route(method, place, endpoint(each))
+                app.router.add_route(method, place, endpoint(each), expect_handler=expected)
     app.router.add_get("/", endpoint(api.root))
     app.router.add_get("/contexts", endpoint(api.contexts))
     app.router.add_get("/v1/metadata/version", endpoint(api.version))

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from headrace_core.metrics.calls import CallTimes
+from headrace_core.node.http_bodies import coding_error, has_unread_body, invite
 from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
 from headrace_core.unexpected import log_fields, request_id_of
 
@@ -134,6 +135,8 @@ class Gate:
             self._check(request)
             if not await self._catch_up():
                 raise PlainError(503, "This replica of the registry was suspended; send the request again")
+            if request.method not in ("POST", "PUT") and request.body_exists:
+                await self.body(request)  # has no meaning, but unread it would end the connection with the answer
             return await handler(request)
         except RegistryError as error:
             return _error(request, error)
@@ -149,6 +152,8 @@ class Gate:
     async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
         """Send an answer within the middleware, where a limit covers clients that do not read their answers. aiohttp
         would send the answer after the middleware."""
+        if has_unread_body(request):
+            answer.force_close()
         size = answer.content_length or 0
         if self._answer_bytes and self._answer_bytes + size > ANSWERS_BYTES_MAX:
             answer = _error(
@@ -190,6 +195,9 @@ class Gate:
         # A browser sends a POST without a Content-Type for a page of any site, also to a registry on localhost.
         if request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site") and request.method not in _READS:
             raise PlainError(403, "A page of another site sent this request; the registry accepts only its own clients")
+        if error := coding_error(request):
+            status, message = error
+            raise PlainError(status, f"{message[0].upper()}{message[1:]}")
         if self._requests > REQUESTS_MAX:
             raise PlainError(429, f"The registry has {REQUESTS_MAX} requests in progress; send the request again later")
         if not self._is_ready():
@@ -201,10 +209,9 @@ class Gate:
 
     async def body(self, request: web.Request) -> bytes:
         """Read the body of a request. Raises RegistryError if the body is too long or arrives too slowly."""
-        length = request.content_length
-        if request.body_exists and (length is None or "Content-Encoding" in request.headers):
-            length = BODY_BYTES_MAX  # aiohttp decompresses the body, so its length is not known in advance
-        reserved = length or 0
+        reserved = request.content_length
+        if reserved is None:  # chunked, or no body
+            reserved = BODY_BYTES_MAX if request.body_exists else 0
         if reserved > BODY_BYTES_MAX:
             raise _too_long()
         if self._body_bytes + reserved > BODIES_BYTES_MAX:
@@ -216,6 +223,7 @@ class Gate:
         self._body_bytes += reserved
         try:
             async with asyncio.timeout(BODY_S):
+                await invite(request)
                 data = bytearray()
                 async for chunk in request.content.iter_any():
                     data += chunk
@@ -277,7 +285,7 @@ def _error(request: web.Request, error: RegistryError) -> web.Response:
     if error.status == 401:
         found.headers["WWW-Authenticate"] = CHALLENGE
     if error.status in (401, 408, 413, 429, 503):
-        found.force_close()  # close the connection, so that the rest of the body is not read
+        found.force_close()
     return found
 
 
