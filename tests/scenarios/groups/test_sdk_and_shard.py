@@ -239,7 +239,7 @@ def a_commit_has_the_newest_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commits_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OffsetsLogic, "_is_repeated", lambda self, request: False)
+    monkeypatch.setattr(OffsetsLogic, "_left_of", lambda self, request: None)
 
 
 def an_assign_in_progress_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,34 @@ def test_a_commit_that_has_failed_for_a_partition_takes_effect_when_it_is_repeat
     assert world.fetch("g")["t", 0].offset == 10
 
 
+BOTH = OffsetToCommit("t", 0, 20), OffsetToCommit("new", 0, 1)
+
+
+def test_a_commit_that_has_failed_for_a_partition_is_later_than_the_attempts_of_earlier_commits(
+    world: OffsetsWorld,
+) -> None:
+    world.logic.topics_changed(TopicsChanged({"t": Topic("t", b"t" * 16, 1)}))
+    world.commit("g", *BOTH, **MEMBER, sequence=2)
+    with pytest.raises(StaleMemberEpochError):
+        world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
+    assert world.fetch("g")["t", 0].offset == 20
+
+
+def test_the_partitions_for_which_a_commit_has_succeeded_are_not_committed_again(world: OffsetsWorld) -> None:
+    topics = {"t": Topic("t", b"t" * 16, 1)}
+    world.logic.topics_changed(TopicsChanged(topics))
+    world.commit("g", *BOTH, **MEMBER, sequence=1)
+    world.send("g", OffsetToCommit("t", 0, 30), **MEMBER)
+    world.end(commit=True)
+    for known in (topics, {**topics, "new": Topic("new", b"n" * 16, 1)}):
+        world.logic.topics_changed(TopicsChanged(known))
+        for _ in range(2):
+            world.commit("g", *BOTH, **MEMBER, sequence=1)
+            assert world.fetch("g")["t", 0].offset == 30
+    assert world.fetch("g")["new", 0].offset == 1
+    assert not world.commit("g", *BOTH, **MEMBER, sequence=1).records
+
+
 def test_other_members_and_clients_without_numbers_have_their_own_order(world: OffsetsWorld) -> None:
     world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=2)
     world.commit("g", OffsetToCommit("t", 0, 5), member_id="n", member_epoch=3, sequence=1)

@@ -117,8 +117,9 @@ class OffsetsLogic:
         self._topics: Mapping[str, Topic] | None = None  # topics of the metadata; None until they are set
         self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
         self._verifications = Verifications()
-        #: The number of each member's last commit, for the members that committed last.
-        self._sequences: OrderedDict[tuple[str, str], int] = OrderedDict()
+        #: The number of each member's last commit, and the partitions for which it has failed, for the members that
+        #: committed last.
+        self._sequences: OrderedDict[tuple[str, str], tuple[int, frozenset[TopicPartition]]] = OrderedDict()
         self.book = OffsetBook()
         self.lags = LagBook()
 
@@ -147,9 +148,10 @@ class OffsetsLogic:
         The commit also removes the pending offsets of its partitions. An open transaction got them before this commit,
         so they would be older than the committed offset (Kafka compares the log offsets of both records)."""
         self._check_committer(request)
+        left = self._left_of(request)
         results, accepted = self._accepted(request, now_ms)
-        if self._is_repeated(request):
-            return Decision(reply=OffsetsCommitted(results))
+        if left is not None:
+            accepted = [each for each in accepted if each[0] in left]
         overtaken = self._without(self._pending(request.group_id, (partition for partition, _ in accepted)))
         records = tuple(
             ShardRecord(encode_key(request.group_id, partition), encode_value(committed))
@@ -161,27 +163,28 @@ class OffsetsLogic:
         for key, after in overtaken.items():
             self.book.pending.apply(key, after)
         self._groups.committed(request.group_id, request.member_id, now_ms)
-        if request.sequence and all(result.error is None for result in results):  # (else the member sends it again)
+        if request.sequence:
+            failed = {TopicPartition(each.topic, each.partition) for each in results if each.error is not None}
             committer = request.group_id, request.member_id
-            self._sequences[committer] = request.sequence
+            self._sequences[committer] = request.sequence, frozenset(failed if left is None else failed & left)
             self._sequences.move_to_end(committer)
             if len(self._sequences) > COMMITTERS_MAX:
                 self._sequences.popitem(last=False)
         return Decision(records, OffsetsCommitted(results))
 
-    def _is_repeated(self, request: CommitOffsets) -> bool:
-        """Whether the request is an attempt of the member's last commit, which has taken effect. Raises
-        StaleMemberEpochError for an attempt of an earlier commit.
+    def _left_of(self, request: CommitOffsets) -> frozenset[TopicPartition] | None:
+        """The partitions for which the member's last commit has failed, if the request is an attempt of that commit;
+        None if the request is a new commit. Raises StaleMemberEpochError for an attempt of an earlier commit.
 
         Guard: a late attempt must not reset the offsets of the member's next commit, or of its next transaction.
         (Kafka's consumers have no numbers.)"""
-        last = self._sequences.get((request.group_id, request.member_id), 0)
+        last, failed = self._sequences.get((request.group_id, request.member_id), (0, frozenset()))
         if 0 < request.sequence < last:
             raise StaleMemberEpochError(
                 f"group {request.group_id!r}: commit {request.sequence} of member {request.member_id!r} arrived after "
                 f"the member's commit {last}, and changes nothing"
             )
-        return 0 < request.sequence == last
+        return failed if 0 < request.sequence == last else None
 
     def _accepted(
         self, request: CommitOffsets, now_ms: int
