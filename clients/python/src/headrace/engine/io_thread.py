@@ -273,6 +273,7 @@ _tenants: dict[int, weakref.ref[Any]] = {}
 _last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()
 #: Closes in the background: how many seconds the end of the process waits, and what is lost without the close.
 _closes: dict[concurrent.futures.Future[None], tuple[float, Callable[[], str]]] = {}
+_EXIT = "headrace-exit"
 _leaves_before_pools = False
 _is_ending = False  # the process closes its clients, and opens no new ones
 _grpc_before_fork = False
@@ -347,10 +348,13 @@ def _before_threads_are_joined(work: Callable[[], object]) -> bool:
 
 def _close_in_child() -> None:
     """Close the clients of a child of multiprocessing, which ends with os._exit, without atexit. Its other threads may
-    use the clients until they end, so a thread, which Python joins too, waits for them first."""
+    use the clients until they end, so a thread, which Python joins too, waits for them first. One such thread: a child
+    inherits the calls that its parents registered, and two threads would wait for each other."""
     process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None and _current is not None:
-        threading.Thread(target=_after_other_threads, name="headrace-exit", daemon=False).start()
+    if process is None or process.parent_process() is None or _current is None:
+        return
+    if all(thread.name != _EXIT for thread in threading.enumerate()):
+        threading.Thread(target=_after_other_threads, name=_EXIT, daemon=False).start()
 
 
 def _after_other_threads() -> None:
@@ -452,8 +456,7 @@ def _await_closes() -> None:
     """Wait for the closes in the background, each at most its time. Warn of what they leave, also after Ctrl-C."""
     began = time.monotonic()
     try:
-        while _closes:
-            waiting = dict(_closes)
+        while waiting := dict(_closes):  # (the I/O thread removes one that has ended)
             left_s = began + max(timeout_s for timeout_s, _ in waiting.values()) - time.monotonic()
             if left_s <= 0:
                 return
