@@ -275,6 +275,21 @@ def test_of_two_transactions_that_kafka_left_open_the_later_write_counts(
     assert offsets(state_machine) == {0: 20}
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_what_kafka_wrote_of_a_transaction_that_headrace_continues_is_still_kafkas(is_moved: bool) -> None:
+    kafka = KafkasLog()
+    kafka.commit(40, 10, (8, 3))
+    kafka.commit(40, 20, (7, 3))
+    state_machine = kafka.replayed()
+    add_offsets(kafka, state_machine, (7, 3), 5)  # of partition 0, which is in another record
+    for producer in (8, 7):
+        kafka.own(state_machine.handle(EndOffsets(producer, 4, True, 2, 1), NOW_MS))
+        assert offsets(kafka.replayed()) == offsets(state_machine)
+        if is_moved:
+            state_machine = kafka.replayed()
+    assert offsets(state_machine) == {0: 5, 40: 20}
+
+
 def test_a_transaction_of_headrace_is_later_than_one_that_kafka_left_open() -> None:
     kafka = KafkasLog()
     for partition in (0, 1, 2):

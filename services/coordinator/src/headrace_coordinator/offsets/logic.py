@@ -300,17 +300,16 @@ class OffsetsLogic:
     def _overtaken(self, producer_id: int) -> dict[PendingKey, PendingOffsets | None]:
         """Return the records of other producers without the offsets that were written before those of the producer.
 
-        Records of later offsets that Kafka wrote are written again as they are, because a replay drops Kafka's pending
-        offsets at each commit of their partition (kafka_transactions.py)."""
+        Records of later offsets are written again as they are. Kafka may have written them, also those of a transaction
+        that Headrace continues, and a replay drops Kafka's pending offsets at each commit of their partition
+        (kafka_transactions.py)."""
         pending, gone = self.book.pending, dict[PendingKey, set[TopicPartition]]()
         for group_id, of_group in pending.of_producer(producer_id).items():
             for partition, mine in of_group.offsets.items():
                 for other_id, other in pending.of_partition(group_id, partition):
-                    is_older = other.order < mine.order
-                    is_kafkas = not pending.of_producer(other_id)[group_id].transactional_id
-                    if other_id != producer_id and (is_older or is_kafkas):
+                    if other_id != producer_id:
                         found = gone.setdefault(key_of(other_id, group_id, partition), set())
-                        found.update({partition} if is_older else ())
+                        found.update({partition} if other.order < mine.order else ())
         return self._without(gone)
 
     def _check_committer(self, request: CommitOffsets, *, in_transaction: bool = False) -> None:
