@@ -104,6 +104,47 @@ def test_a_request_that_arrives_twice_is_no_later_write() -> None:
     assert of_all(world) == {0: 20}
 
 
+@pytest.mark.parametrize("by", ["a transaction", "a commit"])
+def test_a_request_that_arrives_again_brings_no_dropped_offset_back(by: str) -> None:
+    world = OffsetsWorld()
+    world.send("g", at(10), at(11, partition=1), producer=(7, 3), sequence=1)
+    if by == "a commit":
+        world.commit("g", at(20))
+    else:
+        world.send("g", at(20), producer=(8, 3), sequence=1)
+        world.end((8, 4), commit=True)
+    for _ in range(2):
+        world.send("g", at(10), at(11, partition=1), producer=(7, 3), sequence=1)
+        assert of_all(world) == {0: 20, 1: None}
+    world.end((7, 4), commit=True)
+    assert of_all(world) == {0: 20, 1: 11}
+
+
+def test_a_dropped_offset_may_be_all_that_a_repeated_request_has() -> None:
+    world = OffsetsWorld()
+    world.send("g", at(10), producer=(7, 3), sequence=1)
+    world.commit("g", at(20))
+    repeated = world.send("g", at(10), producer=(7, 3), sequence=1)
+    assert not repeated.records
+    assert [each.error for each in repeated.reply.results] == [None]  # type: ignore[attr-defined]
+    assert of_all(world) == {0: 20}
+
+
+@pytest.mark.parametrize("bump", [0, 1], ids=["version 1", "version 2"])
+def test_a_dropped_offset_keeps_no_later_request_and_no_later_transaction_from_writing(bump: int) -> None:
+    world = OffsetsWorld()
+    world.send("g", at(10), producer=(7, 3), sequence=1)
+    world.commit("g", at(20))
+    world.send("g", at(30), producer=(7, 3), sequence=2)
+    world.commit("g", at(40))
+    world.end((7, 3 + bump), commit=True, version=1 + bump)
+    assert of_all(world) == {0: 40}
+    world.send("g", at(50), producer=(7, 3 + bump), sequence=1)
+    world.end((7, 3 + 2 * bump), commit=True, version=1 + bump)
+    assert of_all(world) == {0: 50}
+    assert not world.logic._dropped
+
+
 @pytest.mark.parametrize("order", [(7, 8), (8, 7)])
 def test_a_plain_commit_between_them_counts_for_the_older_one(order: tuple[int, ...]) -> None:
     world = OffsetsWorld()

@@ -108,7 +108,18 @@ class OffsetSettings:
 class OffsetsLogic:
     """The committed offsets of one shard. ``groups`` is used only to look up members and subscriptions."""
 
-    __slots__ = ("_doomed", "_groups", "_sequences", "_settings", "_sweep", "_topics", "_verifications", "book", "lags")
+    __slots__ = (
+        "_doomed",
+        "_dropped",
+        "_groups",
+        "_sequences",
+        "_settings",
+        "_sweep",
+        "_topics",
+        "_verifications",
+        "book",
+        "lags",
+    )
 
     def __init__(self, groups: GroupStateMachine, settings: OffsetSettings) -> None:
         self._groups = groups
@@ -120,6 +131,9 @@ class OffsetsLogic:
         #: The number of each member's last commit, and the partitions for which it has failed, for the members that
         #: committed last.
         self._sequences: OrderedDict[tuple[str, str], tuple[int, frozenset[TopicPartition]]] = OrderedDict()
+        #: The numbers of the requests whose pending offsets were dropped before their transaction has ended, by
+        #: producer id.
+        self._dropped: dict[int, dict[tuple[int, str, TopicPartition], int]] = {}
         self.book = OffsetBook()
         self.lags = LagBook()
 
@@ -160,8 +174,7 @@ class OffsetsLogic:
         self._check_size(request.group_id, sum(record_bytes(*record) for record in records))
         for partition, committed in accepted:
             self._apply(request.group_id, partition, committed)
-        for key, after in overtaken.items():
-            self.book.pending.apply(key, after)
+        self._drop(overtaken)
         self._groups.committed(request.group_id, request.member_id, now_ms)
         if request.sequence:
             failed = {TopicPartition(each.topic, each.partition) for each in results if each.error is not None}
@@ -248,15 +261,17 @@ class OffsetsLogic:
                 before = self.book.pending.part(key)
                 added[key] = {} if before is None else dict(before.offsets)
             known = added[key].get(partition)
+            dropped = self._dropped.get(request.producer_id, {})
+            last = dropped.get((request.epoch, key.group_id, partition), 0) if known is None else known.sequence
             # A repetition of this request, or a later request, has arrived before this delayed request.
-            is_delayed = known is not None and 0 < request.sequence <= known.sequence
-            if not is_delayed:
+            if not 0 < request.sequence <= last:
                 written = self.book.pending.of_partition(request.commit.group_id, partition)
                 order = 1 + max((one.order for _, one in written), default=0)
                 added[key][partition] = PendingOffset(committed, request.sequence, order)
         return {
             key: PendingOffsets(request.epoch, offsets, request.transactional_id, coordinator_epoch)
             for key, offsets in added.items()
+            if offsets
         }
 
     def verification_failed(self, request: VerificationFailed) -> Decision:
@@ -287,8 +302,8 @@ class OffsetsLogic:
         self._verifications.cancel(request.producer_id, request.epoch - 1 if is_bumping else request.epoch)
         overtaken = self._overtaken(request.producer_id) if request.commit else {}
         records = _pending_records(overtaken) + _end_records(request, of_producer, now_ms)
-        for key, after in overtaken.items():
-            self.book.pending.apply(key, after)
+        self._drop(overtaken)
+        self._dropped.pop(request.producer_id, None)
         for group_id, pending in list(of_producer.items()):
             for partition, one in pending.offsets.items() if request.commit else ():
                 self._apply(group_id, partition, one.committed._replace(commit_timestamp_ms=now_ms))
@@ -488,8 +503,7 @@ class OffsetsLogic:
                 if _may_belong(one.committed, topic_id):
                     gone[key_of(producer_id, group_id, partition)].add(partition)
         changes = self._without(gone)
-        for key, after in changes.items():
-            self.book.pending.apply(key, after)
+        self._drop(changes)
         return (*records, *_pending_records(changes))
 
     def _pending(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[PendingKey, set[TopicPartition]]:
@@ -509,6 +523,20 @@ class OffsetsLogic:
             left = {each: one for each, one in before.offsets.items() if each not in partitions}
             changes[key] = before._replace(offsets=left) if left else None
         return changes
+
+    def _drop(self, changes: Mapping[PendingKey, PendingOffsets | None]) -> None:
+        """Apply records of pending offsets that ``_without`` returned.
+
+        Guard: a request of the open transaction that arrives again must not bring a dropped offset back, as the
+        transaction would then set the committed offset back. (Kafka's producers have no numbers.)"""
+        for key, after in changes.items():
+            before = self.book.pending.part(key)
+            assert before is not None
+            for partition, one in before.offsets.items():
+                if one.sequence and (after is None or partition not in after.offsets):
+                    dropped = self._dropped.setdefault(key.producer_id, {})
+                    dropped[before.epoch, key.group_id, partition] = one.sequence
+            self.book.pending.apply(key, after)
 
     def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
         """Return the records that remove all offsets of the group; the records are already applied."""
