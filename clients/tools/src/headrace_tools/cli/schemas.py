@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_core import exact_json
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.plurals import counted
 
@@ -410,6 +410,6 @@ def _reference(text: str) -> Any:
 def _pretty(schema: Schema) -> str:
     """The text of a schema for people; JSON is indented."""
     try:
-        return json.dumps(json.loads(schema.text), indent=2, ensure_ascii=False)
+        return "".join(exact_json.parts(exact_json.loads(schema.text)))
     except (ValueError, RecursionError):
         return schema.text
