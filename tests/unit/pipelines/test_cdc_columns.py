@@ -64,6 +64,25 @@ def test_arrays_keep_the_types_of_their_elements_unless_these_are_nested_or_byte
         assert one("array", items=items) == Column("x", "STRING")
 
 
+def test_nested_values_with_decimals_are_read_by_their_type_and_kept_as_json() -> None:
+    rate = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "18"}}
+    text, whole = {"type": "string"}, {"type": "int64"}
+    fields = [rate | {"field": "a`b"}, whole | {"field": "n"}, {"type": "bytes", "field": "raw"}]
+    for kind, more, ddl in (
+        ("array", {"items": {"type": "array", "items": rate}}, "ARRAY<ARRAY<DECIMAL(38,18)>>"),
+        ("map", {"keys": text, "values": rate}, "MAP<STRING, DECIMAL(38,18)>"),
+        ("struct", {"fields": fields}, "STRUCT<`a``b`: DECIMAL(38,18), `n`: BIGINT, `raw`: STRING>"),
+    ):
+        assert one(kind, **more) == Column("x", ddl, is_json=True)
+    for kind, more in (
+        ("map", {"keys": whole, "values": rate}),  # written as pairs
+        ("struct", {"fields": [*fields, rate | {"field": "N"}]}),
+        ("struct", {"fields": [rate | {"field": "a", "parameters": {}}]}),
+        ("struct", {"fields": [{"type": "struct", "field": "a"}, rate | {"field": "b"}]}),
+    ):
+        assert one(kind, **more) == Column("x", "STRING")
+
+
 def test_keys_must_not_be_null() -> None:
     schema = json.dumps({"type": "struct", "fields": [field("id", "int64", optional=False), field("part", "string")]})
     assert columns_of_key(schema) == (Column("id", "BIGINT", False), Column("part", "STRING"))

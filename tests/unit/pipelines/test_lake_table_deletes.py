@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -96,3 +97,16 @@ def test_random_merges_keep_the_rows_of_a_dictionary(open_table: Open) -> None:
         open_table().merge(rows(changed), ["k"], Batch("q", number), deleted=keys(*gone))
         expected = {key: value for key, value in {**expected, **changed}.items() if key not in gone}
         assert content_of(open_table()) == expected
+
+
+def test_keys_that_differ_beyond_a_doubles_digits_are_different_rows(open_table: Open) -> None:
+    """A table's files have statistics, which some writers keep as JSON doubles."""
+    kind, table = pa.decimal128(38, 18), open_table()
+    wanted = [Decimal(text) for text in ("0.123456789012345678", "0.123456789012345679", "-12345678901234567890.5")]
+    for number, key in enumerate([*wanted, *wanted]):
+        one = pa.table({"k": pa.array([key], kind), "v": [str(number)]})
+        table.merge(one, ["k"], Batch("q", number))
+    assert {row["k"]: row["v"] for row in table.read().to_pylist()} == dict(zip(wanted, "345", strict=True))
+    gone = pa.table({"k": pa.array(wanted[:1], kind)})
+    table.merge(one.slice(0, 0), ["k"], Batch("q", 6), deleted=gone)
+    assert sorted(row["k"] for row in table.read().to_pylist()) == sorted(wanted[1:])

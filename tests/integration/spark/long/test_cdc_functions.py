@@ -173,6 +173,20 @@ def test_numbers_of_rows_and_of_keys_have_all_their_digits(
     assert [each["key"] for each in found] == expected
 
 
+def test_decimals_within_a_column_of_json_have_all_their_digits(spark: Any) -> None:
+    rate = decimal_of("rate", 38, 18)
+    fields = [rate, {"type": "string", "field": "of"}, {"type": "array", "field": "many", "items": rate}]
+    doc = {"type": "struct", "field": "doc", "fields": fields}
+    text = '{"rate":0.123456789012345678,"of":null,"many":[12345678901234567890.500000000000000000]}'
+    log = Log()
+    log.event("c", 1, {"id": 1, "doc": "DOC"}, ID, doc)
+    key, value, *place = log.records[0]
+    log.records[0] = (key, value.replace(b'"DOC"', text.encode()), *place)
+    log.event("c", 2, {"id": 2, "doc": None}, ID, doc)
+    first, second = typed(spark, log, ID, doc)
+    assert (first[REASON], first["data"], second["data"]) == (None, {"id": 1, "doc": text}, {"id": 2, "doc": None})
+
+
 @pytest.mark.parametrize(
     ("key", "after", "reason"),
     [

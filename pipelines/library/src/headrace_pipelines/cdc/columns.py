@@ -67,14 +67,15 @@ class EventSchemaError(InvalidArgumentError):
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column. ``json``: the type of the column's values in the event's JSON, as DDL; with STRING, an object stays
-    JSON text. ``cast``: the Arrow type to which a number that represents a date or a time is converted. ``is_base64``:
-    the text represents bytes."""
+    JSON text. ``is_json``: a value of another type is written as JSON text. ``cast``: the Arrow type to which a number
+    that represents a date or a time is converted. ``is_base64``: the text represents bytes."""
 
     name: str
     json: str
     is_nullable: bool = True
     cast: pa.DataType | None = None
     is_base64: bool = False
+    is_json: bool = False
 
 
 def columns_of_row(value_schema: str) -> tuple[Column, ...]:
@@ -138,6 +139,12 @@ def _column(field: Mapping[str, Any]) -> Column:
             cast = None if element.cast is None else pa.list_(element.cast)
             return Column(name, f"ARRAY<{element.json}>", is_nullable, cast)
     if kind in ("array", "struct", "map"):
+        try:
+            nested = _nested(field) or ""
+        except EventSchemaError:
+            nested = ""  # it is kept as text, whatever is in it
+        if "DECIMAL(" in nested:
+            return Column(name, nested, is_nullable, is_json=True)
         return Column(name, "STRING", is_nullable)
     if meaning == _DECIMAL:
         return Column(name, _decimal(name, field.get("parameters")), is_nullable)
@@ -158,6 +165,30 @@ def _element(items: Any) -> Column | None:
         return None
     element = _column({**items, "field": "element"})
     return None if element.is_base64 else element
+
+
+def _nested(schema: Any) -> str | None:
+    """The type of a nested value, as DDL, with which its decimals are read exactly; None if Spark has no such type.
+
+    In a STRING field Spark writes an object anew, with its decimals as doubles.
+    """
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if kind == "array":
+        item = _nested(schema.get("items"))
+        return item and f"ARRAY<{item}>"
+    if kind == "map":
+        valued = _nested(schema.get("values")) if _nested(schema.get("keys")) == "STRING" else None
+        return valued and f"MAP<STRING, {valued}>"
+    if kind == "struct":
+        fields = _fields(schema, "a nested value")
+        names = [str(field.get("field")).replace("`", "``") for field in fields]
+        types = [_nested(field) for field in fields]
+        if None in types or len({name.lower() for name in names}) < len(names):
+            return None
+        return f"STRUCT<{', '.join(f'`{name}`: {each}' for name, each in zip(names, types, strict=True))}>"
+    if kind == "bytes":
+        return _decimal("nested", schema.get("parameters")) if schema.get("name") == _DECIMAL else "STRING"
+    return _PLAIN.get(kind) if isinstance(kind, str) else None
 
 
 def _decimal(name: str, parameters: Any) -> str:

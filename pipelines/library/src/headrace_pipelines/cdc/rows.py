@@ -106,8 +106,13 @@ def _has_other_years(column: Column) -> Callable[[SparkColumn], SparkColumn] | N
 
 
 def _decoded(struct: str, columns: Sequence[Column]) -> SparkColumn:
-    values = [(column, F.col(struct)[column.name]) for column in columns]
-    return F.struct(*[(_unbase64(value) if column.is_base64 else value).alias(column.name) for column, value in values])
+    return F.struct(*[_value(F.col(struct)[column.name], column).alias(column.name) for column in columns])
+
+
+def _value(value: SparkColumn, column: Column) -> SparkColumn:
+    if column.is_json:
+        return F.to_json(value, {"ignoreNullFields": "false"})
+    return _unbase64(value) if column.is_base64 else value
 
 
 def _unbase64(value: SparkColumn) -> SparkColumn:
