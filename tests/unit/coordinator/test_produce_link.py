@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -15,6 +16,7 @@ from headrace_core.errors import HeadraceError, NetworkError, ServerShuttingDown
 from headrace_core.rpc import status_of
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 from tests.worlds.this_process import free_port
+from tests.worlds.waiting import until_async
 
 LIMIT_S = 60.0
 #: A time-out that no test reaches, so that no test passes because of a time-out.
@@ -58,6 +60,11 @@ async def answering(context: Any) -> None:
 
 async def silent(context: Any) -> None:
     await asyncio.Event().wait()
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -149,7 +156,8 @@ def test_a_broker_that_is_back_is_reached_at_once() -> None:
             failure = await refused(link)
             assert isinstance(failure, NetworkError)
         assert not failure.was_sent
-        async with serving(Broker(), int(address.rpartition(":")[2])):
+        async with serving(Broker(), port := int(address.rpartition(":")[2])):
+            await until_async(lambda: accepts(port), "gRPC listens, which start() does not wait for")
             assert (await link.append(PARTITION, LONG_S)).base_offset == 0
             await link.close()
 
