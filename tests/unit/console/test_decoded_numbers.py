@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,9 @@ import pytest
 
 from headrace.schemas import wire
 from headrace_console.cluster import Cluster
-from headrace_console.decoding import Decoding
+from headrace_console.decoding import Decoding, ShownRecord
+from headrace_console.display import shown
+from headrace_console.tailing import _row
 from headrace_core.records import Record
 from tests.worlds.registries import fake_registry
 
@@ -36,3 +39,10 @@ def test_a_json_value_has_the_numbers_of_its_record(pretty: bool) -> None:
         decoding.close()
     assert found.value.note == f"schema id {schema_id}"
     assert "".join(found.value.text.split()) == TEXT
+
+
+def test_a_live_view_links_to_the_record_itself_beyond_a_browsers_numbers() -> None:
+    record = Record("orders", 0, 2**53 + 1, 0, None, b"1", [], 0)
+    row = json.dumps(_row(ShownRecord(record, shown(record.key), shown(record.value), ())))
+    in_a_browser = json.loads(row, parse_int=float)
+    assert f"{in_a_browser['offset']}" == "9007199254740993"

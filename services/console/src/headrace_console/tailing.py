@@ -124,7 +124,7 @@ def _row(each: ShownRecord) -> dict[str, object]:
     record = each.record
     return {
         "partition": record.partition,
-        "offset": record.offset,
+        "offset": str(record.offset),  # a browser's number has 53 bits
         "time": when(record.timestamp_ms),
         "key": _field(each.key),
         "value": _field(each.value),
