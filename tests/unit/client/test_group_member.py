@@ -288,6 +288,28 @@ def test_a_partition_that_an_older_coordinator_gives_back_too_soon_keeps_the_epo
     assert fresh.member.owned == parts(0, 1)
 
 
+def test_a_partition_that_an_older_coordinator_gives_back_behind_another_release_is_released_too(
+    fresh: Connected,
+) -> None:
+    """Otherwise its commits would have the epoch that ended, and would be refused for ever."""
+    fresh.joins(0, 1, 2)
+    fresh.pushes(parts(0, 1), 4)
+    fresh.pushes(parts(0), 5)
+    fresh.pushes(parts(0, 1), 6)
+    for number in (2, 1):
+        (revoke,) = fresh.events()
+        assert isinstance(revoke, Revoke)
+        assert revoke.parts == parts(number)
+        assert parts(1) <= fresh.member.ended.keys()
+        fresh.member.released(revoke.ticket)
+    (assign,) = fresh.events()
+    assert isinstance(assign, Assign)
+    assert fresh.member.begin(assign.ticket, fresh.now) == parts(1)
+    assert fresh.member.owned == parts(0, 1)
+    assert not fresh.member.ended
+    assert not fresh.events()
+
+
 def test_partitions_that_end_one_after_the_other_have_their_own_epochs(fresh: Connected) -> None:
     fresh.joins(0, 1, 2)
     fresh.pushes(parts(0, 1), 2)

@@ -447,7 +447,10 @@ class Member:
 
     @property
     def _excess(self) -> Parts:
-        return NOTHING if self._target is None else self.owned - self._target
+        """The partitions to release: those that have left the target, even if they are back in it. (An older
+        coordinator gives a partition back before its release. The member's positions are of the ownership that ended,
+        and commits with that epoch are refused.)"""
+        return frozenset(self.ended)
 
     @property
     def _has_unnamed_excess(self) -> bool:
