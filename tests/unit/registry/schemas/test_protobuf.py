@@ -256,6 +256,12 @@ extend M {
 
 
 INVALID = [
+    ("message M { optional M a = 1 [json_name = '\\377']; }", "bytes that are not UTF-8"),
+    ("message M { reserved '\\377'; }", "bytes that are not UTF-8"),
+    ("message M { option (a). = 1; }", 'the name of an option is expected, not "="'),
+    ("message M { option (a.b = 1; }", '")" is expected, not "="'),
+    ("message M { option x = {[a b}]: 1}; }", 'the name of an extension is expected, not "ab}"'),
+    ("message M { option x = - \"a\"; }", "a value is expected"),
     ("", "the file declares nothing; declare a message"),
     ("syntax = 'proto3';", "the file declares nothing"),
     ("syntax = 'proto4';", 'line 1, column 10: the syntax "proto4" is unknown'),
@@ -311,6 +317,38 @@ def test_invalid_schema_is_refused_with_its_place(text: str, problem: str) -> No
     with pytest.raises(InvalidSchemaError) as error:
         proto(text)
     assert problem in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("enum E { Z = 0; reserved 100 to max; }", "reserved 100 to max;"),
+        ("enum E { Z = 0; reserved 100 to 2147483647; }", "reserved 100 to max;"),
+        ("message M { reserved 100 to max; }", "reserved 100 to 536870911;"),
+        ("message M { option (a) .b . ( c . d ) = 1; }", "option (a).b.(c.d) = 1;"),
+        ("message M { option (x).(y).z.(.w) = true; }", "option (x).(y).z.(.w) = true;"),
+        ("message M { option features.(pb.go).api = A; }", "option features.(pb.go).api = A;"),
+        ("message M { option (x) = - /* minus */ 5; }", "option (x) = -5;"),
+        ("message M { option (x) = { n: - inf m: [- 1] }; }", "n: -inf"),
+        ('message M { option (x) = "\\377\\u00e9\\001"; }', 'option (x) = "\\377é\\001";'),
+        ("import weak 'google/protobuf/any.proto'; message M {}", 'import weak "google/protobuf/any.proto";'),
+    ],
+)
+def test_text_is_stored_with_its_meaning(text: str, stored: str) -> None:
+    parsed = proto(f'syntax = "proto3"; {text}')
+    for written in (parsed.canonical, parsed.normalized):
+        assert stored in written
+    assert proto(parsed.canonical).canonical == parsed.canonical
+
+
+def test_the_default_of_bytes_keeps_its_bytes_in_a_descriptor() -> None:
+    text = r'message M { optional bytes a = 1 [default = "\377\x00\"\303\277"]; '
+    text += r'optional string b = 2 [default = "\377"]; }'
+    data = base64.b64decode(proto(text).formatted("serialized"))
+    assert rb"\377\000\"\303\277" in data
+    again = proto(base64.b64encode(data).decode()).canonical
+    assert r'[default = "\377\000\"ÿ"]' in again
+    assert r'b = 2 [default = "\377"]' in again
 
 
 def test_references_are_imported() -> None:

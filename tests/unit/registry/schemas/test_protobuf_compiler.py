@@ -43,7 +43,82 @@ FILES = [
       map<int64, M> some_map = 5; map<bool, K> kinds = 6; int64 big = 7 [jstype = JS_STRING];
       google.protobuf.BoolValue w = 8; enum K { reserved -5 to -1, 9; ZERO = 0; MINUS = -7; } }
     service S { rpc A (stream M) returns (stream M); rpc B (M) returns (M) { option deprecated = true; } }""",
+    # a name's dots, signs and comments stand apart
+    """syntax = 'pro' "to3"; package p . q; import /* a */ "google/protobuf/" 'any.proto';
+    message M { google . protobuf /* b */ . Any a = 1; . p . q. M m = 2; map < string , .p.q.M > n = 3;
+      optional.p.q.M o = 4; repeated .p.q.M r = 5; reserved 0x10 to 021, 99 to max; }
+    enum E { Z = 0; X = -0x7f; N = - 1; reserved - 9 to - 5, 100 to max; }
+    service S { rpc A ( stream . p . q . M ) returns ( stream.p.q.M ) { ; option deprecated = true; ; } ; }""",
+    "\ufeffsyntax = 'proto3'; message M { string weak = 1; string to = 2; string max = 3; string map = 4; }",
+    'syntax = "proto3"; import weak "google/protobuf/any.proto"; import public "google/protobuf/empty.proto"; '
+    "message weak {}",
+    """syntax = "proto2"; enum E { Z = 0; reserved 100 to 200, 2147483647; }
+    enum F { A = - 2147483648; B = 0x7fffffff; reserved -5 to 5; }""",
 ]  # fmt: skip
+
+#: Files whose descriptor has values in another form, or without some options.
+SPELLED = [
+    """syntax = "proto2"; message M {
+      optional int32 a = 1 [default = - 5]; optional int64 b = 2 [default = -0x1F];
+      optional uint32 c = 3 [default = 010];
+      optional float d = 4 [default = - inf]; optional double e = 5 [default = -nan];
+      optional double f = 6 [default = .5];
+      optional double g = 7 [default = 1e3]; optional float h = 8 [default = 0.1];
+      optional double i = 9 [default = 1.];
+      optional double j = 10 [default = -1e-3]; optional float k = 11 [default = 16777217];
+      optional E l = 12 [default = B];
+      optional double m = 13 [default = 1.7976931348623157e308];
+      optional uint64 n = 14 [default = 18446744073709551615];
+      optional double o = 15 [default = 0x10]; optional float p = 16 [default = 3.4028235e38]; }
+    enum E { A = 1; B = 2; }""",
+    r'''syntax = "proto2"; message M {
+      optional bytes a = 1 [default = "\377\x00\xfe\303\277 \"\'\\ \n\r\t\v\a\?"];
+      optional bytes b = 2 [default = "é" 'x' "\1"];
+      optional string c = 3 [default = "\303\251 \u00e9 \U0001F600 \ud83d\ude00 \001\177"];
+      optional string d = 4 [default = "", json_name = "\x44"]; optional string e = 5 [default = '"' "'"]; }''',
+    """syntax = "proto2"; message M { extensions 4 to 10, 20 [verification = UNVERIFIED]; extensions 100 to max; }""",
+]  # fmt: skip
+
+#: Files with options that are extensions, which a descriptor of ours does not have.
+WITH_OPTIONS = [
+    '''syntax = "proto2"; package check; import "google/protobuf/descriptor.proto";
+    message Rules { optional Text text = 1; repeated Text texts = 2; extensions 1000 to 1999; }
+    message Text { optional uint64 longest = 1; repeated string parts = 2; optional bytes raw = 3;
+      optional double n = 4;
+      optional Text in = 5; extensions 1000 to 1999; repeated int32 some = 6; }
+    extend google.protobuf.FieldOptions { optional Rules field = 50100; repeated int32 many = 50101; }
+    extend google.protobuf.FileOptions { optional Rules file = 50100; }
+    extend google.protobuf.EnumValueOptions { optional Text value = 50100; }
+    extend Text { optional bool iban = 1001; optional Text deep = 1002; }
+    extend Rules { optional Text more = 1001; }
+    option (file).text.(check.deep).(iban) = true; option ( . check . file ) . (check . more) . longest = 7;
+    message M {
+      optional string a = 1 [(check.field).text.(check.iban) = true, (field).text.longest = 3];
+      optional string b = 2 [(many) = 1, (many) = - 2, (field) = { text: { longest: 1, in <n: - inf;> }
+        texts { parts: "x" 'y' } texts [ { parts: ["a", "b"] parts: "c" }, {} ] [check.more] { raw: "\\377\\000" } }];
+      optional string c = 3 [(field).text = { [check.iban]: true some: [1, -2] some: 3 some: [] n: 1e-3 }];
+      extensions 10 to 20 [declaration = { number: 10, full_name: ".a.b", type: ".a.B" }, verification = DECLARATION];
+    }
+    enum E { Z = 0 [(value).(deep).longest = 1]; }''',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WITH_OPTIONS)
+def test_options_come_back_as_they_went_in(text: str, tmp_path: Path) -> None:
+    expected = compiled(text, tmp_path)
+    assert expected is not None
+    schema = parse(Schema(SchemaType.PROTOBUF, text), {})
+    again = compiled(schema.canonical, tmp_path)
+    assert again is not None
+    assert _sorted(again) == _sorted(expected)
+    assert parse(Schema(SchemaType.PROTOBUF, schema.canonical), {}).canonical == schema.canonical
+    normalized = compiled(schema.normalized, tmp_path)
+    assert normalized is not None
+    assert _without_order(normalized) == _without_order(expected)
+
+
+def _without_order(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
+    return sorted(line for line in str(_sorted(file)).splitlines() if "_name" not in line)
 
 
 def compiled(text: str, folder: Path) -> descriptor_pb2.FileDescriptorProto | None:
@@ -97,7 +172,7 @@ def _sorted(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDesc
     return file
 
 
-@pytest.mark.parametrize("text", FILES)
+@pytest.mark.parametrize("text", [*FILES, *SPELLED])
 def test_descriptor_is_that_of_the_compiler(text: str, tmp_path: Path) -> None:
     expected = compiled(text, tmp_path)
     assert expected is not None
@@ -129,7 +204,7 @@ def _without_json_names(message: descriptor_pb2.DescriptorProto) -> None:
         _without_json_names(nested)
 
 
-@pytest.mark.parametrize("text", FILES)
+@pytest.mark.parametrize("text", [*FILES, *SPELLED])
 def test_canonical_and_normalized_text_mean_the_same(text: str, tmp_path: Path) -> None:
     expected = compiled(text, tmp_path)
     assert expected is not None
@@ -141,7 +216,10 @@ def test_canonical_and_normalized_text_mean_the_same(text: str, tmp_path: Path) 
 
 
 #: Files that the compiler accepts and Confluent's registry refuses, or that only the registry cannot use.
-ONLY_THE_COMPILER = {"", "syntax = 'proto3';", "edition = '2023';"}
+ONLY_THE_COMPILER = {
+    "", "syntax = 'proto3';", "edition = '2023';", "message M { optional M a = 1 [json_name = '\\377']; }",
+    "message M { reserved '\\377'; }",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", [text for text, _ in INVALID if text not in ONLY_THE_COMPILER])

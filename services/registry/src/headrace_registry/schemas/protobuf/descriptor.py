@@ -8,6 +8,8 @@ Source: google/protobuf/descriptor.proto; protobuf.dev, "Encoding".
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from headrace_registry.schemas.protobuf.elements import (
     Constant,
     Enum,
     Extend,
+    Extensions,
     Field,
     File,
     Group,
@@ -31,14 +34,15 @@ from headrace_registry.schemas.protobuf.elements import (
     Service,
 )
 from headrace_registry.schemas.protobuf.names import Types, entry_name
-from headrace_registry.schemas.protobuf.text import NESTING_MAX
+from headrace_registry.schemas.protobuf.text import NESTING_MAX, unescaped
 
 #: Maps each message of descriptor.proto to its fields: number, name and kind. A kind is s (string), i (int32), b
 #: (bool), the name of a message or the name of an enum. A star marks a repeated field.
 _MESSAGES: Final = {
     "File": (
-        "1 name s, 2 package s, 3 dependency s*, 10 public_dependency i*, 4 message_type Message*, 5 enum_type Enum*, "
-        "6 service Service*, 7 extension Field*, 8 options FileOptions, 12 syntax s"
+        "1 name s, 2 package s, 3 dependency s*, 10 public_dependency i*, 11 weak_dependency i*, "
+        "4 message_type Message*, 5 enum_type Enum*, 6 service Service*, 7 extension Field*, "
+        "8 options FileOptions, 12 syntax s"
     ),
     "Message": (
         "1 name s, 2 field Field*, 6 extension Field*, 3 nested_type Message*, 4 enum_type Enum*, "
@@ -65,14 +69,15 @@ _MESSAGES: Final = {
         "44 php_metadata_namespace s, 45 ruby_package s"
     ),
     "MessageOptions": (
-        "1 message_set_wire_format b, 2 no_standard_descriptor_accessor b, 3 deprecated b, 7 map_entry b"
+        "1 message_set_wire_format b, 2 no_standard_descriptor_accessor b, 3 deprecated b, 7 map_entry b, "
+        "11 deprecated_legacy_json_field_conflicts b"
     ),
     "FieldOptions": (
         "1 ctype CType, 2 packed b, 3 deprecated b, 5 lazy b, 6 jstype JSType, 10 weak b, 15 unverified_lazy b, "
-        "16 debug_redact b"
+        "16 debug_redact b, 17 retention OptionRetention"
     ),
-    "EnumOptions": "2 allow_alias b, 3 deprecated b",
-    "ConstantOptions": "1 deprecated b",
+    "EnumOptions": "2 allow_alias b, 3 deprecated b, 6 deprecated_legacy_json_field_conflicts b",
+    "ConstantOptions": "1 deprecated b, 3 debug_redact b",
     "ServiceOptions": "33 deprecated b",
     "CallOptions": "33 deprecated b, 34 idempotency_level IdempotencyLevel",
 }
@@ -80,6 +85,7 @@ _MESSAGES: Final = {
 _ENUMS: Final = {
     "OptimizeMode": {"SPEED": 1, "CODE_SIZE": 2, "LITE_RUNTIME": 3},
     "CType": {"STRING": 0, "CORD": 1, "STRING_PIECE": 2},
+    "OptionRetention": {"RETENTION_UNKNOWN": 0, "RETENTION_RUNTIME": 1, "RETENTION_SOURCE": 2},
     "JSType": {"JS_NORMAL": 0, "JS_STRING": 1, "JS_NUMBER": 2},
     "IdempotencyLevel": {"IDEMPOTENCY_UNKNOWN": 0, "NO_SIDE_EFFECTS": 1, "IDEMPOTENT": 2},
 }
@@ -87,6 +93,8 @@ _LABELS: Final = {1: Label.OPTIONAL, 2: Label.REQUIRED, 3: Label.REPEATED}
 _LABEL_NUMBERS: Final = {label: number for number, label in _LABELS.items()}
 _SCALAR_NAMES: Final = {number: name for name, number in SCALARS.items()}
 _GROUP, _MESSAGE, _ENUM = 10, 11, 14
+#: The escapes of the default of a bytes field; other bytes that are no ASCII text are octal numbers.
+_BYTES: Final = {10: "\\n", 13: "\\r", 9: "\\t", 34: '\\"', 39: "\\'", 92: "\\\\"}
 
 
 def _table(text: str) -> dict[int, tuple[str, str, bool]]:
@@ -145,7 +153,7 @@ def _value(value: int | bytes, kind: str, name: str, depth: int) -> Any:
         if kind != "s":
             return _decode(value, kind, depth + 1)
         try:
-            return value.decode()
+            return value.decode(errors="surrogateescape" if name == "default_value" else "strict")
         except UnicodeDecodeError:
             raise _refuse(f"the field {name} is not valid UTF-8") from None
     if kind == "b":
@@ -205,7 +213,7 @@ def _encode(values: dict[str, Any], message: str) -> bytes:
 def _encoded_field(number: int, value: Any, kind: str) -> bytes:
     if kind in ("i", "b") or kind in _ENUMS:
         return _encoded_varint(number << 3) + _encoded_varint(int(value) & 0xFFFFFFFFFFFFFFFF)
-    data = value.encode() if kind == "s" else _encode(value, kind)
+    data = value.encode(errors="surrogateescape") if kind == "s" else _encode(value, kind)
     return _encoded_varint(number << 3 | 2) + _encoded_varint(len(data)) + data
 
 
@@ -237,7 +245,7 @@ def _options(values: dict[str, Any], message: str) -> list[Option]:
 def _file(values: dict[str, Any]) -> File:
     dependencies = values.get("dependency", [])
     public = values.get("public_dependency", [])
-    is_public = set(public)
+    is_public, weak = set(public), set(values.get("weak_dependency", []))
     if any(not 0 <= index < len(dependencies) for index in public):
         raise _refuse("a public import has no path")
     syntax = values.get("syntax") or None
@@ -249,6 +257,7 @@ def _file(values: dict[str, Any]) -> File:
         package=values.get("package", ""),
         imports=[path for index, path in enumerate(dependencies) if index not in is_public],
         public_imports=[dependencies[index] for index in public],
+        weak_imports={path for index, path in enumerate(dependencies) if index in weak},
         options=_options(values, "FileOptions"),
         types=_types(values, "message_type", is_proto3),
         extensions=_extensions(values, is_proto3),
@@ -279,7 +288,7 @@ def _message(values: dict[str, Any], is_proto3: bool) -> Message:
         types=_types(values, "nested_type", is_proto3),
         options=_options(values, "MessageOptions"),
         extensions=_extensions(values, is_proto3),
-        extension_ranges=[[(start, end - 1)] for start, end in _ranges(values, "extension_range")],
+        extension_ranges=[Extensions([(start, end - 1)]) for start, end in _ranges(values, "extension_range")],
         reserved=[[value] for value in reserved],
     )
     oneofs = [OneOf(_need(one, "name", "a oneof")) for one in values.get("oneof_decl", [])]
@@ -331,8 +340,11 @@ def _field(values: dict[str, Any], is_proto3: bool, is_in_oneof: bool) -> Field:
     one = Field(name, _need(values, "number", f'the field "{name[:80]}"'), kind, label)
     one.options = _options(values, "FieldOptions")
     if "default_value" in values:
+        default = values["default_value"]
+        if kind == "bytes":
+            default = unescaped(default).decode(errors="surrogateescape")
         is_text = kind in ("string", "bytes")
-        one.default = Option("default", OptionKind.STRING if is_text else OptionKind.WORD, values["default_value"])
+        one.default = Option("default", OptionKind.STRING if is_text else OptionKind.WORD, default)
     if "json_name" in values:
         one.json_name = Option("json_name", OptionKind.STRING, values["json_name"])
     return one
@@ -387,6 +399,7 @@ class _Encoder:
             "name": "default.proto",
             "dependency": [*file.imports, *file.public_imports],
             "public_dependency": [len(file.imports) + index for index in range(len(file.public_imports))],
+            "weak_dependency": [index for index, path in enumerate(file.imports) if path in file.weak_imports],
             "message_type": [self._message(one, file.package) for one in file.types if isinstance(one, Message)],
             "enum_type": [_enum_values(one) for one in file.types if isinstance(one, Enum)],
             "service": [self._service(one) for one in file.services],
@@ -442,7 +455,7 @@ class _Encoder:
             "oneof_decl": oneofs,
             "extension": self._extensions(message.extensions, scope),
             "extension_range": [
-                {"start": start, "end": end + 1} for ranges in message.extension_ranges for start, end in ranges
+                {"start": start, "end": end + 1} for one in message.extension_ranges for start, end in one.ranges
             ],
             "reserved_range": [{"start": start, "end": end + 1} for start, end in _number_ranges(reserved)],
             "reserved_name": [value for value in reserved if isinstance(value, str)],
@@ -478,7 +491,7 @@ class _Encoder:
         if self._file.is_proto3 and one.label is Label.OPTIONAL:
             values["proto3_optional"] = True
         if one.default is not None:
-            values["default_value"] = str(one.default.value)
+            values["default_value"] = _default(one.type, str(one.default.value))
         if one.json_name is not None:
             values["json_name"] = str(one.json_name.value)
         return values | _option_values(one.options, "FieldOptions")
@@ -497,6 +510,38 @@ class _Encoder:
             for call in service.calls
         ]
         return {"name": service.name, "method": calls, **_option_values(service.options, "ServiceOptions")}
+
+
+def _default(kind: str | MapType, value: str) -> str:
+    """A default as Google's compiler writes it in a descriptor."""
+    if kind == "bytes":
+        data = value.encode(errors="surrogateescape")
+        return "".join(_BYTES.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}") for byte in data)
+    digits = value.lstrip("+-")
+    if digits == "nan" and kind in ("float", "double"):
+        return digits
+    if kind == "string" or kind not in SCALARS or digits[:1] not in "0123456789.":
+        return value  # also inf, nan, true, and the constants of enums
+    number: int | float
+    if digits[:2] in ("0x", "0X"):
+        number = int(value, 16)
+    elif digits.isdigit():
+        number = int(value, 8 if digits.startswith("0") else 10)
+    else:
+        number = float(value)
+    return str(number) if kind not in ("float", "double") else _float(float(number), is_double=kind == "double")
+
+
+def _float(number: float, *, is_double: bool) -> str:
+    """The shortest of two precisions from which the number can be read again, as the compiler writes it."""
+    if not is_double:
+        try:
+            (number,) = struct.unpack("f", struct.pack("f", number))
+        except OverflowError:
+            number = math.copysign(math.inf, number)
+    short = f"{number:.{15 if is_double else 6}g}"
+    again = float(short) if is_double or math.isinf(number) else struct.unpack("f", struct.pack("f", float(short)))[0]
+    return short if again == number else f"{number:.{17 if is_double else 9}g}"
 
 
 def _number_ranges(reserved: list[Reserved]) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 #: The largest field number; in a range, the word ``max`` means this number.
 NUMBER_MAX: Final = (1 << 29) - 1
+#: The largest number of a constant; in a range of an enum, the word ``max`` means this number.
+CONSTANT_MAX: Final = (1 << 31) - 1
 
 #: Maps each scalar type to its number in FieldDescriptorProto.
 SCALARS: Final = {
@@ -56,7 +58,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option. ``is_custom``: whether the file has the option's name in parentheses."""
+    """An option. ``is_custom``: whether the file has the option's name in parentheses, as that of an extension."""
 
     name: str
     kind: OptionKind
@@ -107,6 +109,14 @@ Reserved = str | int | tuple[int, int]
 
 
 @dataclass(eq=False, slots=True)
+class Extensions:
+    """An ``extensions`` statement: the first and last number of each range, and the options of all."""
+
+    ranges: list[tuple[int, int]]
+    options: list[Option] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
 class Message:
     name: str
     fields: list[Field] = field(default_factory=list)
@@ -114,7 +124,7 @@ class Message:
     groups: list[Group] = field(default_factory=list)
     types: list[Message | Enum] = field(default_factory=list)
     reserved: list[list[Reserved]] = field(default_factory=list)  # one list for each statement
-    extension_ranges: list[list[tuple[int, int]]] = field(default_factory=list)  # one list for each statement
+    extension_ranges: list[Extensions] = field(default_factory=list)
     extensions: list[Extend] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
 
@@ -171,12 +181,14 @@ class Service:
 
 @dataclass(eq=False, slots=True)
 class File:
-    """A .proto file. ``syntax`` is None if the file names no syntax, which means proto2."""
+    """A .proto file. ``syntax`` is None if the file names no syntax, which means proto2. ``imports`` has the weak
+    imports too."""
 
     syntax: str | None = None
     package: str = ""
     imports: list[str] = field(default_factory=list)
     public_imports: list[str] = field(default_factory=list)
+    weak_imports: set[str] = field(default_factory=set)
     options: list[Option] = field(default_factory=list)
     types: list[Message | Enum] = field(default_factory=list)
     extensions: list[Extend] = field(default_factory=list)

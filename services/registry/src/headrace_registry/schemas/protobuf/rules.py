@@ -78,7 +78,7 @@ class _Rules:
         groups = [*message.groups, *(group for oneof in message.oneofs for group in oneof.groups)]
         in_oneofs = [one for oneof in message.oneofs for one in oneof.fields]
         fields = [*message.fields, *in_oneofs, *(group.field for group in groups)]
-        extensions = [each for ranges in message.extension_ranges for each in ranges]
+        extensions = [each for one in message.extension_ranges for each in one.ranges]
         numbers = [(one.number, one.name) for one in fields]
         _check_reserved(name, message.reserved, extensions, numbers, low=1, high=NUMBER_MAX)
         if self._file.is_proto3 and extensions:
@@ -147,7 +147,9 @@ class _Rules:
         found = self._types.find(extend.message, scope)
         ranges = self._ranges.get(id(message))
         if ranges is None:
-            ranges = self._ranges[id(message)] = sorted(each for some in message.extension_ranges for each in some)
+            ranges = self._ranges[id(message)] = sorted(
+                each for some in message.extension_ranges for each in some.ranges
+            )
         for one in extend.fields:
             self._default(one, scope)
             # The registry knows only the names of well-known messages, such as google.protobuf.FieldOptions.

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from headrace_registry.schemas.model import DEPTH_MAX, InvalidSchemaError
 from headrace_registry.schemas.protobuf.elements import (
+    CONSTANT_MAX,
     NUMBER_MAX,
     Call,
     Constant,
     Enum,
     Extend,
+    Extensions,
     Field,
     File,
     Group,
@@ -29,19 +31,26 @@ from headrace_registry.schemas.protobuf.elements import (
     Word,
 )
 
-#: Matches a space, a comment, a string (also without its end), a word (name or number), or a single character.
+#: Matches a space, a comment, a string (also without its end), a word (name or unsigned number), or a single character.
 _TOKEN = re.compile(
     r"""(?P<space>\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?P<closed>\*/)?+)
     |(?P<string>"(?:[^"\\\n]|\\.?)*+"?+|'(?:[^'\\\n]|\\.?)*+'?+)
-    |(?P<word>[A-Za-z0-9_.+-]++)
+    |(?P<word>[A-Za-z_][A-Za-z0-9_]*+|\.?[0-9](?:[eE][+-]|[A-Za-z0-9_.])*+)
     |(?P<sign>.)""",
     re.VERBOSE | re.DOTALL,
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
-_TYPE_NAME = re.compile(r"\.?[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z", re.ASCII)
-_INTEGER = re.compile(r"-?(0[xX][0-9A-Fa-f]{1,16}|[0-9]{1,20})\Z", re.ASCII)
-_ESCAPE = re.compile(r"\\([xX][0-9A-Fa-f]{1,2}|[0-7]{1,3}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL | re.ASCII)
-_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_INTEGER = re.compile(r"(0[xX][0-9A-Fa-f]{1,16}|[0-9]{1,20})\Z", re.ASCII)
+_VALUE = re.compile(r"[A-Za-z0-9_.]", re.ASCII)
+#: The name of an extension, or of a type with its URL, in the text format of messages.
+_EXTENSION_KEY = re.compile(r"[A-Za-z0-9_./%~-]+\Z", re.ASCII)
+#: An escape in a string; two escapes may be a surrogate pair.
+_ESCAPE = re.compile(
+    rb"\\([xX][0-9A-Fa-f]{1,2}|[0-7]{1,3}|u[dD][89ABab][0-9A-Fa-f]{2}\\u[dD][C-Fc-f][0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}"
+    rb"|U[0-9A-Fa-f]{8}|.)",
+    re.DOTALL,
+)
+_ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 #: Maximum nesting depth of messages, as in Google's compiler.
 NESTING_MAX = 32
 #: Maximum number of tokens (words, strings and signs) in a .proto file; comments do not count.
@@ -56,7 +65,7 @@ class _Token(NamedTuple):
 
 def read(text: str) -> File:
     """Read a file. Raise InvalidSchemaError, whose message has the line and column."""
-    return _Reader(text).file()
+    return _Reader(text.removeprefix("\ufeff")).file()
 
 
 class _Reader:
@@ -127,34 +136,39 @@ class _Reader:
         return token
 
     def _type_name(self, what: str) -> str:
-        token = self._take()
-        if not _TYPE_NAME.match(token):
-            self._wrong(f'the name of {what} is expected, not "{token[:80]}"')
-        return token
+        """Read a name with dots, between which may be spaces and comments."""
+        parts = ["."] if self._takes(".") else []
+        while True:
+            parts.append(self._name(what))
+            if not self._takes("."):
+                return "".join(parts)
+            parts.append(".")
 
     def _integer(self, what: str) -> int:
+        sign = -1 if self._takes("-") else 1
         token = self._take()
         if not _INTEGER.match(token):
             self._wrong(f'{what} is expected, not "{token[:80]}"')
-        sign, digits = (-1, token[1:]) if token.startswith("-") else (1, token)
-        if digits[:2] in ("0x", "0X"):
-            return sign * int(digits, 16)
-        if digits.startswith("0") and len(digits) > 1:
-            if not set(digits) <= set("01234567"):
+        if token[:2] in ("0x", "0X"):
+            return sign * int(token, 16)
+        if token.startswith("0") and len(token) > 1:
+            if not set(token) <= set("01234567"):
                 self._wrong(f'"{token}" is not an octal number')
-            return sign * int(digits, 8)
-        return sign * int(digits)
+            return sign * int(token, 8)
+        return sign * int(token)
 
     def _string(self, what: str) -> str:
+        """Read a string. Bytes that are not UTF-8 become surrogates, as in Python's ``surrogateescape``."""
         token = self._take()
         if token[0] not in "\"'":
             self._wrong(f'{what} in quotes is expected, not "{token[:80]}"')
-        parts = [_ESCAPE.sub(_unescaped, token[1:-1])]
+        parts = [unescaped(token[1:-1])]
         while self._peeked[:1] in ("'", '"'):  # neighbours are one string
-            parts.append(_ESCAPE.sub(_unescaped, self._take()[1:-1]))
-        text = "".join(parts)
-        if "\x00" in text and what != "a value":
-            self._wrong(f"{what} has a character of number 0")
+            parts.append(unescaped(self._take()[1:-1]))
+        data = b"".join(parts)
+        text = data.decode(errors="surrogateescape")
+        if what != "a value" and (b"\0" in data or not _is_unicode(text)):
+            self._wrong(f"{what} has a character of number 0, or bytes that are not UTF-8")
         return text
 
     def file(self) -> File:
@@ -203,9 +217,10 @@ class _Reader:
         where = file.imports
         if self._takes("public"):
             where = file.public_imports
-        else:
-            self._takes("weak")
+        is_weak = where is file.imports and self._takes("weak")
         where.append(self._string("the path of a file"))
+        if is_weak:
+            file.weak_imports.add(where[-1])
         self._expect(";")
 
     def _message(self) -> Message:
@@ -234,7 +249,7 @@ class _Reader:
                 case "option":
                     message.options.append(self._option_statement())
                 case "reserved":
-                    message.reserved.append(self._reserved())
+                    message.reserved.append(self._reserved(NUMBER_MAX))
                 case "extensions":
                     message.extension_ranges.append(self._extension_ranges())
                 case _ if word in _LABELS:
@@ -287,6 +302,8 @@ class _Reader:
             if option.name == "default" and not option.is_custom:
                 one.default = option
             elif option.name == "json_name" and not option.is_custom:
+                if not _is_unicode(str(option.value)):
+                    self._wrong("the name has bytes that are not UTF-8")
                 one.json_name = option
             else:
                 one.options.append(option)
@@ -306,7 +323,7 @@ class _Reader:
                 self._member(message, None, oneof.fields, oneof.groups)
         return oneof
 
-    def _reserved(self) -> list[Reserved]:
+    def _reserved(self, largest: int) -> list[Reserved]:
         values: list[Reserved] = []
         while True:
             if self._peeked[:1] in ("'", '"'):
@@ -314,27 +331,27 @@ class _Reader:
             elif _NAME.match(self._peeked):
                 values.append(self._take())
             else:
-                start, end = self._range()
+                start, end = self._range(largest)
                 values.append(start if end is None else (start, end))
             if not self._takes(","):
                 self._expect(";")
                 return values
 
-    def _range(self) -> tuple[int, int | None]:
+    def _range(self, largest: int) -> tuple[int, int | None]:
         start = self._integer("a number")
         if not self._takes("to"):
             return start, None
-        return start, NUMBER_MAX if self._takes("max") else self._integer("a number or max")
+        return start, largest if self._takes("max") else self._integer("a number or max")
 
-    def _extension_ranges(self) -> list[tuple[int, int]]:
+    def _extension_ranges(self) -> Extensions:
         ranges = []
         while True:
-            start, end = self._range()
+            start, end = self._range(NUMBER_MAX)
             ranges.append((start, start if end is None else end))
             if not self._takes(","):
-                self._bracketed_options()
+                options = self._bracketed_options()
                 self._expect(";")
-                return ranges
+                return Extensions(ranges, options)
 
     def _enum(self) -> Enum:
         enum = Enum(self._name("an enum"))
@@ -346,11 +363,11 @@ class _Reader:
             if word == "option" and self._peeked != "=":
                 enum.options.append(self._option_statement())
             elif word == "reserved" and self._peeked != "=":
-                enum.reserved.append(self._reserved())
+                enum.reserved.append(self._reserved(CONSTANT_MAX))
             else:
                 self._expect("=")
                 number = self._integer("the number of the constant")
-                if not -(1 << 31) <= number < 1 << 31:
+                if not -CONSTANT_MAX - 1 <= number <= CONSTANT_MAX:
                     self._wrong("the number of a constant has 32 bits")
                 enum.constants.append(Constant(word, number, self._bracketed_options()))
                 self._expect(";")
@@ -400,10 +417,9 @@ class _Reader:
 
     def _message_of_call(self) -> tuple[bool, str]:
         self._expect("(")
-        streams = False
-        name = self._type_name("a message")
-        if name == "stream" and self._peeked != ")":
-            streams, name = True, self._type_name("a message")
+        streams = self._takes("stream")
+        name = "stream" if streams and self._peeked == ")" else self._type_name("a message")
+        streams = streams and name != "stream"
         self._expect(")")
         return streams, name
 
@@ -424,24 +440,22 @@ class _Reader:
         return options
 
     def _option(self) -> Option:
-        """Read ``name = value``, where a name is ``a``, ``a.b``, ``(x.y)`` or ``(x.y).b``."""
-        is_custom = self._takes("(")
-        names = [self._type_name("an option")]
-        if is_custom:
-            self._expect(")")
-            if self._peeked.startswith("."):
-                names += [self._type_name("an option").lstrip(".")]
-        else:
-            names = names[0].split(".")
-        if is_custom and len(names) == 2:
-            names = [names[0], *names[1].split(".")]
-        if len(names) > DEPTH_MAX:
+        """Read ``name = value``. A name has parts such as ``a`` and, for an extension, ``(x.y)``, with dots between
+        them."""
+        parts: list[tuple[str, bool]] = []
+        while not parts or self._takes("."):
+            is_custom = self._takes("(")
+            parts.append((self._type_name("an option") if is_custom else self._name("an option"), is_custom))
+            if is_custom:
+                self._expect(")")
+        if len(parts) > DEPTH_MAX:
             self._wrong(f"the name of an option has more than {DEPTH_MAX} parts")
         self._expect("=")
         kind, value = self._option_value()
-        for name in reversed(names[1:]):
-            kind, value = OptionKind.OPTION, Option(name, kind, value)
-        return Option(names[0], kind, value, is_custom)
+        for name, is_custom in reversed(parts[1:]):
+            kind, value = OptionKind.OPTION, Option(name, kind, value, is_custom)
+        name, is_custom = parts[0]
+        return Option(name, kind, value, is_custom)
 
     def _option_value(self) -> tuple[OptionKind, Any]:
         if self._peeked[:1] in ("'", '"'):
@@ -453,35 +467,39 @@ class _Reader:
         return OptionKind.WORD, self._word()
 
     def _word(self) -> str:
+        sign = self._take() if self._peeked in ("-", "+") else ""
         token = self._take()
-        if not _TOKEN.fullmatch(token) or not (token[0].isalnum() or token[0] in "_.-+"):
+        if not _VALUE.match(token):
             self._wrong(f'a value is expected, not "{token[:80]}"')
-        return token
+        is_name = _NAME.match(token)
+        while is_name and self._takes("."):
+            token += f".{self._name('a value')}"
+        return sign + token
 
     def _message_value(self, end: str) -> dict[str, Any]:
         """Read a message in the text format. If a key appears more than once, the result has the list of the key's
         values."""
         values: dict[str, Any] = {}
-        repeated: set[str] = set()
         while not self._takes(end):
             key = f"[{self._extension_key()}]" if self._takes("[") else self._name("a field")
-            value = self._nested_value() if self._takes(":") else self._braced_value()
-            if key not in values:
-                values[key] = value
-            elif key in repeated:
-                values[key].append(value)
+            has_colon = self._takes(":")
+            value = self._nested_value() if has_colon or self._peeked == "[" else self._braced_value()
+            if key in values:
+                known = values[key] if isinstance(values[key], list) else [values[key]]
+                known += value if isinstance(value, list) else [value]
+                values[key] = known
             else:
-                values[key] = [values[key], value]
-                repeated.add(key)
+                values[key] = value
             if not self._takes(","):
                 self._takes(";")
         return values
 
     def _extension_key(self) -> str:
-        key = self._type_name("an extension")
-        if self._takes("/"):
-            key = f"{key}/{self._type_name('a type')}"
-        self._expect("]")
+        key = ""
+        while not self._takes("]"):
+            key += self._take()
+        if not _EXTENSION_KEY.match(key):
+            self._wrong(f'the name of an extension is expected, not "{key[:80]}"')
         return key
 
     def _nested_value(self) -> Any:
@@ -514,13 +532,25 @@ def _is_open(token: str) -> bool:
     return slashes % 2 == 1
 
 
-def _unescaped(found: re.Match[str]) -> str:
+def _is_unicode(text: str) -> bool:
+    """Whether a string is without bytes that are not UTF-8."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def unescaped(text: str) -> bytes:
+    """The bytes that a string in quotes means."""
+    return _ESCAPE.sub(_escape, text.encode(errors="surrogatepass"))
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
     escape = found[1]
-    if escape[0] in "xX" and len(escape) > 1:
-        return chr(int(escape[1:], 16))
-    if escape[0] in "uU" and len(escape) > 1:
-        code = int(escape[1:], 16)
-        return chr(code) if code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF else "�"
-    if escape[0] in "01234567":
-        return chr(int(escape, 8))
+    if escape[:1] in b"xX" and len(escape) > 1:
+        return bytes([int(escape[1:], 16)])
+    if escape[:1] in b"uU" and len(escape) > 1:
+        code, *low = (int(part, 16) for part in escape[1:].split(b"\\u"))
+        if low:
+            code = 0x10000 + ((code & 0x3FF) << 10) + (low[0] & 0x3FF)
+        return chr(code).encode(errors="surrogatepass") if code <= 0x10FFFF else "�".encode()
+    if escape[:1] in b"01234567":
+        return bytes([int(escape, 8) & 0xFF])
     return _ESCAPES.get(escape, escape)

@@ -8,16 +8,19 @@ because a record names its message by the message's index.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace_registry.schemas.protobuf.elements import (
+    CONSTANT_MAX,
     NUMBER_MAX,
     SCALARS,
     Call,
     Constant,
     Enum,
     Extend,
+    Extensions,
     Field,
     File,
     Group,
@@ -36,6 +39,8 @@ _ESCAPES = {
     "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
     "\\": "\\\\", "'": "\\'", '"': '\\"',
 }  # fmt: skip
+#: Matches characters that a string in quotes has as escapes, and bytes that are not UTF-8.
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\\'\"\udc80-\udcff]")
 
 
 def canonical(file: File) -> str:
@@ -75,7 +80,8 @@ class _Writer:
             self._lines.append("\n")
             for word, paths in (("import", file.imports), ("import public", file.public_imports)):
                 for path in sorted(set(paths)) if self._types else paths:
-                    self._line(f'{word} "{path}";')
+                    is_weak = word == "import" and path in file.weak_imports
+                    self._line(f"{'import weak' if is_weak else word} {_quoted(path)};")
         if file.options:
             self._lines.append("\n")
             self._options(file.options)
@@ -198,9 +204,10 @@ class _Writer:
             head = f"{label}group {group.message.name} = {group.field.number}{options}"
             self._message(group.message, head)
 
-    def _extension_ranges(self, statements: list[list[tuple[int, int]]]) -> None:
-        for ranges in statements:
-            self._line(f"extensions {', '.join(_range_text(*one) for one in ranges)};")
+    def _extension_ranges(self, statements: list[Extensions]) -> None:
+        for one in statements:
+            ranges = ", ".join(_range_text(*each) for each in one.ranges)
+            self._line(f"extensions {ranges}{self._bracketed(one.options)};")
 
     def _extends(self, extends: list[Extend]) -> None:
         for extend in extends:
@@ -289,7 +296,12 @@ def _indented(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + "".join(_ESCAPES.get(character, character) for character in text) + '"'
+    return f'"{_ESCAPED.sub(_escape, text)}"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    return _ESCAPES.get(character) or f"\\{ord(character) & 0xFF:03o}"  # a surrogate stands for a byte
 
 
 def _range_text(start: int, end: int) -> str:
@@ -298,7 +310,7 @@ def _range_text(start: int, end: int) -> str:
 
 def _reserved_text(value: Reserved) -> str:
     if isinstance(value, tuple):
-        return f"{value[0]} to {value[1]}"
+        return f"{value[0]} to {'max' if value[1] == CONSTANT_MAX else value[1]}"
     return _quoted(value) if isinstance(value, str) else str(value)
 
 
