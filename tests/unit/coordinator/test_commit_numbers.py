@@ -8,9 +8,10 @@ import pytest
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets import logic
-from headrace_coordinator.offsets.messages import OffsetToCommit
+from headrace_coordinator.offsets.messages import CommitOffsets, FetchOffsets, OffsetToCommit
+from headrace_coordinator.shard_state_machine import state_machines
 from headrace_core.errors import StaleMemberEpochError
-from tests.worlds.shard_world import Group, OffsetsWorld
+from tests.worlds.shard_world import NOW_MS, Group, OffsetsWorld
 
 MEMBER: dict[str, Any] = {"member_id": "m", "member_epoch": 3}
 
@@ -80,6 +81,23 @@ def test_the_partitions_for_which_a_commit_has_succeeded_are_not_committed_again
     assert not world.commit("g", *BOTH, **MEMBER, sequence=1).records
 
 
+def test_numbers_outlive_the_loading_of_the_shard_though_the_last_commit_may_not(world: OffsetsWorld) -> None:
+    """The append of the last commit has failed, so the shard loads its log again, without the commit."""
+    new = state_machines(lambda: world.groups, world.settings)
+    former = new()
+    commits = [CommitOffsets("g", (OffsetToCommit("t", 0, 10 * each),), "m", 3, None, each) for each in (1, 2)]
+    (written,) = former.handle(commits[0], NOW_MS).records
+    assert former.handle(commits[1], NOW_MS).records
+    later = new()
+    later.replay(*written, NOW_MS)
+    with pytest.raises(StaleMemberEpochError):
+        later.handle(commits[0], NOW_MS)
+    assert later.handle(commits[1], NOW_MS).records, "an answer without a record would lose the commit"
+    assert not later.handle(commits[1], NOW_MS).records
+    reply = later.handle(FetchOffsets("g"), NOW_MS).reply
+    assert [each.offset for each in reply.offsets] == [20]  # type: ignore[attr-defined]
+
+
 def test_other_members_and_clients_without_numbers_have_their_own_order(world: OffsetsWorld) -> None:
     world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=2)
     world.commit("g", OffsetToCommit("t", 0, 5), member_id="n", member_epoch=3, sequence=1)
@@ -93,4 +111,4 @@ def test_the_members_that_committed_last_are_remembered(world: OffsetsWorld, mon
     world.groups.groups["g"] = Group(dict.fromkeys("abc", 3))
     for number, member_id in enumerate("abac", 1):
         world.commit("g", OffsetToCommit("t", 0, 10), member_id=member_id, member_epoch=3, sequence=number)
-    assert set(world.logic._sequences) == {("g", "a"), ("g", "c")}
+    assert set(world.logic._committers) == {("g", "a"), ("g", "c")}

@@ -79,7 +79,7 @@ from .runtime.shards import Shards
 from .runtime.transaction_offsets import TransactionOffsets
 from .runtime.transactions import Transactions
 from .settings import REPLAYS_MAX, WATERMARKS_INTERVAL_S, CoordinatorSettings
-from .shard_state_machine import ShardStateMachine
+from .shard_state_machine import ShardStateMachine, state_machines
 from .state_machine import Push, StateMachine
 from .transaction.transactions import TransactionsStateMachine
 from .transport.brokers import Brokers
@@ -296,14 +296,15 @@ class Coordinator:
             compression=settings.compression if is_groups else Compression.NONE,
         )
 
-        def new_state_machine() -> StateMachine:
-            if is_groups:
-                groups = GroupsOfBothTypes(settings.groups, settings.classic, awaits_proof=True)
-                return ShardStateMachine(groups, settings.offsets)
+        new_group_shard = state_machines(
+            lambda: GroupsOfBothTypes(settings.groups, settings.classic, awaits_proof=True), settings.offsets
+        )
+
+        def new_transaction_shard() -> StateMachine:
             return TransactionsStateMachine(self._producer_ids.take, settings.transactions)
 
         runner = ShardRunner(
-            Shard(str(partition), claim, new_state_machine),
+            Shard(str(partition), claim, new_group_shard if is_groups else new_transaction_shard),
             log,
             clock=self.clock,
             replays=self._replays,

@@ -11,6 +11,7 @@ no group record, and are listed as well.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ from .group.messages import (
     ListGroups,
     TopicsChanged,
 )
-from .offsets.logic import OffsetSettings, OffsetsLogic
+from .offsets.logic import Committers, OffsetSettings, OffsetsLogic
 from .offsets.messages import (
     CommitOffsets,
     CommitTransactionOffsets,
@@ -39,7 +40,7 @@ from .offsets.messages import (
     VerificationFailed,
     WatermarksSeen,
 )
-from .state_machine import Decision, GroupStateMachine, Push, RecordKind, kind_of
+from .state_machine import Decision, GroupStateMachine, Push, RecordKind, StateMachine, kind_of
 
 _OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT, RecordKind.PENDING_OFFSETS)
 _GROUP_KINDS = (
@@ -55,9 +56,14 @@ _GROUP_KINDS = (
 class ShardStateMachine:
     """A StateMachine. ``groups``: the state machine for groups, at the same log position as the offsets."""
 
-    def __init__(self, groups: GroupStateMachine, settings: OffsetSettings | None = None) -> None:
+    def __init__(
+        self,
+        groups: GroupStateMachine,
+        settings: OffsetSettings | None = None,
+        committers: Committers | None = None,
+    ) -> None:
         self._groups = groups
-        self._offsets = OffsetsLogic(groups, settings or OffsetSettings())
+        self._offsets = OffsetsLogic(groups, settings or OffsetSettings(), committers)
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError if this version cannot serve
@@ -182,3 +188,10 @@ _BY_TYPE: dict[type, Callable[[ShardStateMachine, Any, int], Decision]] = {
     DescribeGroup: lambda state, request, now_ms: state._describe(request, now_ms),
     ExplainGroup: lambda state, request, now_ms: state._explain(request, now_ms),
 }
+
+
+def state_machines(new_groups: Callable[[], GroupStateMachine], settings: OffsetSettings) -> Callable[[], StateMachine]:
+    """Return what makes the state machines of a shard, one after the other. They share the numbers of the last commits,
+    because late attempts still reach this coordinator after it has loaded the shard again."""
+    committers: Committers = OrderedDict()
+    return lambda: ShardStateMachine(new_groups(), settings, committers)

@@ -88,6 +88,9 @@ NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
 COMMITTERS_MAX = 10_000  #: Maximum number of members whose last commit is remembered.
+#: The number of the last commit of each (group, member), for the members that committed last, and the partitions that
+#: its next attempt may commit; None: all.
+Committers = OrderedDict[tuple[str, str], tuple[int, frozenset[TopicPartition] | None]]
 UTF8_BYTES_MAX = 4  #: Maximum number of bytes of a character in UTF-8.
 
 
@@ -109,10 +112,10 @@ class OffsetsLogic:
     """The committed offsets of one shard. ``groups`` is used only to look up members and subscriptions."""
 
     __slots__ = (
+        "_committers",
         "_doomed",
         "_dropped",
         "_groups",
-        "_sequences",
         "_settings",
         "_sweep",
         "_topics",
@@ -121,16 +124,20 @@ class OffsetsLogic:
         "lags",
     )
 
-    def __init__(self, groups: GroupStateMachine, settings: OffsetSettings) -> None:
+    def __init__(
+        self, groups: GroupStateMachine, settings: OffsetSettings, committers: Committers | None = None
+    ) -> None:
+        """``committers``: the last commits before the shard was loaded again. The log may lack the last commit of a
+        member, so an attempt of it takes effect."""
         self._groups = groups
         self._settings = settings
         self._sweep = RetentionSweep(settings.retention)
         self._topics: Mapping[str, Topic] | None = None  # topics of the metadata; None until they are set
         self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
         self._verifications = Verifications()
-        #: The number of each member's last commit, and the partitions for which it has failed, for the members that
-        #: committed last.
-        self._sequences: OrderedDict[tuple[str, str], tuple[int, frozenset[TopicPartition]]] = OrderedDict()
+        self._committers: Committers = OrderedDict() if committers is None else committers
+        for committer, (last, _) in self._committers.items():
+            self._committers[committer] = last, None
         #: The numbers of the requests whose pending offsets were dropped before their transaction has ended, by
         #: producer id.
         self._dropped: dict[int, dict[tuple[int, str, TopicPartition], int]] = {}
@@ -179,10 +186,10 @@ class OffsetsLogic:
         if request.sequence:
             failed = {TopicPartition(each.topic, each.partition) for each in results if each.error is not None}
             committer = request.group_id, request.member_id
-            self._sequences[committer] = request.sequence, frozenset(failed if left is None else failed & left)
-            self._sequences.move_to_end(committer)
-            if len(self._sequences) > COMMITTERS_MAX:
-                self._sequences.popitem(last=False)
+            self._committers[committer] = request.sequence, frozenset(failed if left is None else failed & left)
+            self._committers.move_to_end(committer)
+            if len(self._committers) > COMMITTERS_MAX:
+                self._committers.popitem(last=False)
         return Decision(records, OffsetsCommitted(results))
 
     def _left_of(self, request: CommitOffsets) -> frozenset[TopicPartition] | None:
@@ -191,13 +198,13 @@ class OffsetsLogic:
 
         Guard: a late attempt must not reset the offsets of the member's next commit, or of its next transaction.
         (Kafka's consumers have no numbers.)"""
-        last, failed = self._sequences.get((request.group_id, request.member_id), (0, frozenset()))
+        last, left = self._committers.get((request.group_id, request.member_id), (0, None))
         if 0 < request.sequence < last:
             raise StaleMemberEpochError(
                 f"group {request.group_id!r}: commit {request.sequence} of member {request.member_id!r} arrived after "
                 f"the member's commit {last}, and changes nothing"
             )
-        return failed if 0 < request.sequence == last else None
+        return left if 0 < request.sequence == last else None
 
     def _accepted(
         self, request: CommitOffsets, now_ms: int
