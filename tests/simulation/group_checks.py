@@ -187,7 +187,7 @@ class GroupChecks:
         group_id, partition = decode_key(record.key)
         where = group_id, partition.topic, partition.partition
         if record.value is None:
-            is_read = truth.state_machine._groups.is_subscribed(group_id, partition.topic)
+            is_read = bool(truth.state_machine._groups.subscribed(group_id, {partition.topic}))
             topic = self.world.image.topic(partition.topic)
             known = self._last.pop(where, None)
             self._last_write.pop(where, None)

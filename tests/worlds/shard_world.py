@@ -3,7 +3,7 @@ groups whose states the test sets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +76,8 @@ class GroupsByHand:
         group = self.groups.get(group_id)
         return group.empty_since_ms if group is not None and not group.members else None
 
-    def is_subscribed(self, group_id: str, topic: str) -> bool:
-        return group_id in self.groups and topic in self.groups[group_id].topics
+    def subscribed(self, group_id: str, topics: Set[str]) -> Set[str]:
+        return topics & set(self.groups[group_id].topics) if group_id in self.groups else set()
 
     def is_joining(self, group_id: str) -> bool:
         return group_id in self.groups and self.groups[group_id].is_joining

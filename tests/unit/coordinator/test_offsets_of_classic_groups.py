@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from headrace_coordinator.classic import groups
+from headrace_coordinator.classic.consumer_protocol import subscribed_topics
 from headrace_coordinator.classic.messages import (
     ClassicState,
     Join,
@@ -224,6 +226,23 @@ def test_a_group_with_members_loses_the_offsets_of_topics_that_it_does_not_read(
         shard.wait(check_ms)
     left = {("left", 0)} if kind in ("classic, joining", "connect") else set()
     assert shard.committed() == {("t", 0)} | left
+
+
+def test_a_check_reads_each_subscription_once_however_many_topics_the_group_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check is one step of the shard; requests wait for its end."""
+    shard = Shard(offsets=OffsetSettings(retention=RetentionSettings(retention_ms=2_000, check_interval_ms=3_000)))
+    left = {f"left-{number}" for number in range(50)}
+    shard.ask(TopicsChanged({name: Topic(name, name.encode().ljust(16), 1) for name in ("t", *left)}))
+    member = shard.member()
+    offsets = (OFFSET, *(OffsetToCommit(name, 0, 5) for name in left))
+    shard.ask(CommitOffsets(GROUP, offsets, member.member_id, member.generation))
+    read: list[bytes] = []
+    monkeypatch.setattr(groups, "subscribed_topics", lambda data: read.append(data) or subscribed_topics(data))
+    shard.wait(3_000)
+    assert shard.committed() == {("t", 0)}
+    assert len(read) == 1
 
 
 def test_an_operator_removes_members_of_a_classic_group() -> None:

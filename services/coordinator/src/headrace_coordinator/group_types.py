@@ -15,7 +15,7 @@ keeps its type if a downgrade is forbidden, or its records exceed one batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 from headrace_core.errors import GroupIdNotFoundError, HeadraceError
@@ -204,8 +204,8 @@ class GroupsOfBothTypes:
             return group.state_ms if not group.members and group.state_ms >= 0 else None
         return self._groups.empty_since_ms(group_id)
 
-    def is_subscribed(self, group_id: str, topic: str) -> bool:
-        return self._classic.is_subscribed(group_id, topic) or self._groups.is_subscribed(group_id, topic)
+    def subscribed(self, group_id: str, topics: Set[str]) -> Set[str]:
+        return self._classic.subscribed(group_id, topics) | self._groups.subscribed(group_id, topics)
 
     def is_joining(self, group_id: str) -> bool:
         group = self._classic.get(group_id)

@@ -20,7 +20,7 @@ log into a new state machine.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple, Protocol
 
 
@@ -133,8 +133,8 @@ class GroupStateMachine(StateMachine, Protocol):
         """The time when the group's last member left, according to its record; None while the group has members or does
         not exist."""
 
-    def is_subscribed(self, group_id: str, topic: str) -> bool:
-        """Whether a member of the group subscribes to the topic, by name or by pattern."""
+    def subscribed(self, group_id: str, topics: Set[str]) -> Set[str]:
+        """Those of the topics to which a member of the group subscribes, by name or by pattern."""
 
     def is_joining(self, group_id: str) -> bool:
         """Whether members of the group are joining by the classic protocol, so that their subscriptions may change."""

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,8 +77,8 @@ class _NoGroups:
     def exists(self, group_id: str) -> bool:
         return False
 
-    def is_subscribed(self, group_id: str, topic: str) -> bool:
-        return False
+    def subscribed(self, group_id: str, topics: Set[str]) -> Set[str]:
+        return set()
 
     def committed(self, group_id: str, member_id: str, now_ms: int) -> None:
         pass

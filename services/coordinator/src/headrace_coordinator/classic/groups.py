@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from headrace_core.errors import (
@@ -179,20 +179,22 @@ class ClassicGroups:
     def groups(self) -> Iterable[ClassicGroup]:
         return self._groups.values()
 
-    def is_subscribed(self, group_id: str, topic: str) -> bool:
-        """Whether a member of the group subscribes to the topic (KIP-496). If the members' subscriptions cannot be
-        decoded, or if the members are no consumers, the group counts as subscribed to every topic."""
+    def subscribed(self, group_id: str, topics: Set[str]) -> Set[str]:
+        """Those of the topics to which a member of the group subscribes (KIP-496). If the members' subscriptions cannot
+        be decoded, or if the members are no consumers, the group counts as subscribed to every topic."""
         group = self._groups.get(group_id)
+        found = set[str]()
         if group is None or not group.members:
-            return False
+            return found
         if group.protocol_type != CONSUMER:
-            return True
+            return topics
         for member in group.members.values():
             for _, metadata in member.protocols[:1]:
-                topics = subscribed_topics(metadata)
-                if topics is None or topic in topics:
-                    return True
-        return False
+                named = subscribed_topics(metadata)
+                if named is None:
+                    return topics
+                found.update(topics & set(named))
+        return found
 
     def check_commit(
         self,

@@ -24,7 +24,7 @@ Not obvious:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import msgspec
@@ -509,10 +509,10 @@ class Groups:
             return None
         return group.said.empty_since_ms
 
-    def is_subscribed(self, group_id: str, topic: str) -> bool:
-        """Whether a member of the group subscribes to the topic, by name or by pattern."""
+    def subscribed(self, group_id: str, topics: Set[str]) -> Set[str]:
+        """Those of the topics to which a member of the group subscribes, by name or by pattern."""
         group = self._state.groups.get(group_id)
-        return group is not None and _reads_any(group, (topic,))
+        return set() if group is None else {topic for topic in topics if _reads_any(group, (topic,))}
 
     def is_joining(self, group_id: str) -> bool:
         """Always False: each member's subscription is known at any time (KIP-848)."""

@@ -478,11 +478,12 @@ class OffsetsLogic:
         _check_group_id(request.group_id)
         self._check_known(request.group_id)
         known = self.book.of(request.group_id).keys() | self.book.pending.partitions(request.group_id)
+        subscribed = self._groups.subscribed(request.group_id, {partition.topic for partition in request.partitions})
         results = []
         gone: dict[TopicPartition, None] = {}
         for partition in request.partitions:
             error = None
-            if self._groups.is_subscribed(request.group_id, partition.topic):
+            if partition.topic in subscribed:
                 error = GroupSubscribedToTopicError(
                     f"{partition}: group {request.group_id!r} has members that subscribe to the topic; stop them first"
                 )

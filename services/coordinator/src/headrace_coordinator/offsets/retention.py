@@ -110,9 +110,8 @@ class RetentionSweep:
                 if self._is_expired(committed, empty_since_ms, now_ms) and partition not in pending
             ]
             if not is_empty:
-                topics = {partition.topic for partition in old}
-                left = {topic for topic in topics if not groups.is_subscribed(group_id, topic)}
-                old = [partition for partition in old if partition.topic in left]
+                subscribed = groups.subscribed(group_id, {partition.topic for partition in old})
+                old = [partition for partition in old if partition.topic not in subscribed]
             room = REMOVALS_PER_TICK - len(expired) - len(gone)
             expired.extend((group_id, partition) for partition in old[:room])
             if len(old) > room:
