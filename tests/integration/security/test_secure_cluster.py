@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import ssl
+import stat
 import subprocess
 import threading
 import urllib.error
@@ -364,6 +365,25 @@ def test_files_with_keys_are_for_their_owner_only(cluster: LocalCluster) -> None
     for path in security(cluster).iterdir():
         assert path.stat().st_mode & 0o777 == (0o644 if path.name == "ca.pem" else 0o600), path
     assert security(cluster).stat().st_mode & 0o077 == 0
+
+
+def test_everything_that_the_nodes_and_the_cluster_write_belongs_to_its_owner(cluster: LocalCluster) -> None:
+    with Producer.from_properties(cluster.client_properties, bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send("orders", b"secret").result(30)
+    with Consumer.from_properties(
+        cluster.client_properties,
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id="modes",
+        auto_offset_reset="earliest",
+    ) as consumer:
+        consumer.subscribe(["orders"])
+        until(lambda: bool(consumer.poll(1.0)))
+        consumer.commit()
+    found = {path: stat.S_IMODE(path.stat().st_mode) for path in (cluster.directory, *cluster.directory.rglob("*"))}
+    assert found.pop(security(cluster) / "ca.pem") == 0o644  # public
+    assert {"meta.properties", "node.json", "cluster.json"} <= {path.name for path in found}
+    assert [path for path in found if path.suffix == ".log" and "orders-0" in path.parent.name]
+    assert {str(path): oct(mode) for path, mode in found.items() if mode != (0o700 if path.is_dir() else 0o600)} == {}
 
 
 def test_certificates_that_are_renewed_under_load_fail_no_send(cluster: LocalCluster) -> None:

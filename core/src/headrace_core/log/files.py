@@ -23,6 +23,8 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
+from ..file_modes import make_directory, opener
+
 _sync_descriptors: Callable[[Iterable[int]], list[int]] | None
 try:
     from ._sync import sync_descriptors as _sync_descriptors
@@ -284,7 +286,7 @@ class RealFileSystem:
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> RealFile:
         flags = (os.O_RDWR if write or create else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o644))
+        return RealFile(path, opener(path, flags))
 
     def open_lazily(self, path: str, *, create: bool = False) -> RealFile:
         return self.open(path, write=True, create=create)
@@ -308,7 +310,7 @@ class RealFileSystem:
         return sorted(os.listdir(path))
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path, 0o755)
+        make_directory(path)
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)
@@ -378,7 +380,7 @@ class RealFileSystem:
                 raise OSError(failure, os.strerror(failure), file.path)
 
     def lock(self, path: str) -> Lock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = opener(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

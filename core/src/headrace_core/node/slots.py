@@ -29,6 +29,7 @@ from pathlib import Path
 
 from ..config.server_keys import SERVER
 from ..errors import InvalidConfigError
+from ..file_modes import opener
 from .first_voters import NONE, FirstVoters, WriteVoters
 from .meta_properties import FILE_NAME, check_cluster_id, format_directories
 from .properties import Properties
@@ -132,7 +133,7 @@ def claim_any(root: Path, *, most: int) -> Slot:
 
 
 def _try(root: Path, number: int) -> Slot | None:
-    descriptor = os.open(root / f"slot-{number}.claim", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = opener(str(root / f"slot-{number}.claim"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..file_modes import opener
 from .listeners import ListenerAddress
 
 logger = logging.getLogger("headrace.node")
@@ -52,10 +53,11 @@ def write_state(path: str, state: RuntimeState) -> None:
     """Write the state file atomically (by rename). An fsync would be useless: after a power loss the process no longer
     exists, so the file would be wrong. A failed write is only logged: a full disk or a directory that is offline must
     not stop the node."""
-    temporary = Path(f"{path}.tmp")
+    temporary = f"{path}.tmp"
     try:
-        temporary.write_text(json.dumps(asdict(state)) + "\n")
-        temporary.replace(path)
+        with open(temporary, "w", encoding="utf-8", opener=opener) as file:
+            file.write(json.dumps(asdict(state)) + "\n")
+        os.replace(temporary, path)
     except OSError as error:
         logger.warning("runtime.state.file=%s could not be written: %s", path, error)
 

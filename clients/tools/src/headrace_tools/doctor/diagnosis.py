@@ -4,7 +4,8 @@
                     quorum      absent controllers, brokers with old metadata
                     disks       offline, damaged, full, slow; descriptors
                     agreement   versions, feature levels, clocks
-    security_rules.py           why an address refuses the client: certificates, TLS, logins, tokens, Kerberos
+    security_rules.py           why an address refuses the client: certificates, TLS, logins, tokens, Kerberos;
+                                a directory that other users may read
     data_rules.py   partitions  without leader, below min.insync.replicas, under-replicated; stuck reassignments
                     groups      without coordinator, rebalance storms, stopped, behind, with records lost
     transaction_rules.py        hanging transactions, transactions that stay open or undecided for long

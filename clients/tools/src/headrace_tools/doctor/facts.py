@@ -138,6 +138,7 @@ class Facts:
     #: The directory of a cluster on this machine; "" if the cluster is elsewhere.
     data: str = ""
     local: tuple[LocalNode, ...] = ()
+    is_data_open: bool = False  #: Whether other users of this machine may read the directory ``data``.
     features: Mapping[str, FeatureInfo] = field(default_factory=dict)
     quorum: QuorumInfo | None = None
     log_dirs: Mapping[int, tuple[LogDirDescription, ...]] = field(default_factory=dict)

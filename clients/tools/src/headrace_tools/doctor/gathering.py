@@ -26,6 +26,7 @@ from headrace.models import (
 from headrace.transaction_models import UNFINISHED_STATES
 from headrace_core.config.topic_keys import KEEPS_EVERYTHING
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace_core.file_modes import is_open_to_others
 from headrace_core.security.tls import TlsSource
 from headrace_core.types import TopicPartition
 
@@ -94,6 +95,7 @@ class Gathering:
             bootstrap=tuple(self._tried(bootstrap)),
             data="" if local is None else str(local.directory),
             local=() if local is None else local_nodes(local),
+            is_data_open=local is not None and is_open_to_others(local.directory),
         )
         cluster = self._ask(
             "the cluster", lambda: client.describe_cluster(include_fenced_brokers=True, timeout=timeout_s)

@@ -1,4 +1,5 @@
-"""Doctor rules about certificates and logins: one rule for each cause, so that scripts can tell them apart. Pure.
+"""Doctor rules about certificates and logins, one for each cause, so that scripts can tell them apart; and about other
+users of a local cluster's machine. Pure.
 
 The modules ``headrace_core.security.trouble`` (TLS) and logins.py (SASL) define the causes. If all bootstrap addresses
 refuse the client, these rules report the cause, and the rule no-cluster reports nothing.
@@ -6,6 +7,7 @@ refuse the client, these rules report the cause, and the rule no-cluster reports
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from headrace_core.security.trouble import TlsCause
@@ -29,6 +31,19 @@ def _refused_by(cause: str) -> Rule:
 
 for _cause in (*TlsCause, *LoginCause):
     rule(str(_cause))(_refused_by(str(_cause)))
+
+
+@rule("open-directory")
+def open_directory(facts: Facts) -> Iterator[Finding]:
+    """Other users of this machine may read the cluster's records, metadata and logs."""
+    if facts.is_data_open:
+        yield Finding(
+            "open-directory",
+            Severity.ADVICE,
+            "other users of this machine may read the cluster's records, metadata and logs",
+            facts.data,
+            "start the cluster with `headrace up --secure`, or run: chmod 700 " + shlex.quote(facts.data),
+        )
 
 
 def _what(tried: Tried, refusal: Refusal) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidArgumentError
+from headrace_core.file_modes import make_private
 from headrace_core.node.ids import id_to_text, random_id
 
 from . import growing, overrides, ports, security
@@ -419,6 +420,7 @@ class ClusterDirectory:
         state = state.secured()
         nodes = [state.node(node.role, node.id) for node in nodes]
         if state.secure:
+            self._make_private(state)
             security.prepare(self.directory, nodes, state.bootstrap_servers)
         begun: list[Node] = []
         self._log_starts = {}
@@ -433,7 +435,7 @@ class ClusterDirectory:
             self._file.write(state)
             for node in nodes:
                 log = node_files.log_path(self.directory, node)
-                log.parent.mkdir(exist_ok=True)
+                node_files.ensure_directory(log.parent)
                 self._log_starts[node.name] = log.stat().st_size if log.exists() else 0
                 begun.append(
                     replace(
@@ -449,6 +451,20 @@ class ClusterDirectory:
             self._end(begun, gently=False)
             raise
         return Started(state, tuple(begun))
+
+    def _make_private(self, state: ClusterState) -> None:
+        """Take the directory, its records, logs and keys from other users of this machine, also what an open cluster
+        has written. What its nodes write later inherits that."""
+        try:
+            make_private(self.directory, public=security.ca_path(self.directory))
+            for path in (Path(each) for node in state.nodes for each in node.data_dirs):
+                if path.is_symlink():  # records on another disk
+                    make_private(path)
+        except OSError as error:
+            raise ClusterStartError(
+                f"cannot take the permissions of other users from {error.filename}: {error.strerror}; make the user "
+                "who starts the cluster the owner of all its files"
+            ) from error
 
     def _with_metrics_ports(self, state: ClusterState, nodes: Collection[Node]) -> ClusterState:
         """Give a port for metrics to each of ``nodes`` that has none: a new node, or a node of an older release."""

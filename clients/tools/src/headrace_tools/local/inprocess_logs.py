@@ -14,6 +14,7 @@ import logging
 import threading
 from pathlib import Path
 
+from headrace_core.file_modes import opener
 from headrace_core.node.logs import TextFormatter
 
 #: Names of loggers that nodes use and clients do not.
@@ -43,7 +44,9 @@ class NodeLog:
     def __init__(self, path: Path, level: str) -> None:
         self.path = path
         self._level = int(logging.getLevelName(level.upper()))
-        self._stream = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
+        self._stream = open(  # noqa: SIM115 - ``close`` closes it
+            path, "a", encoding="utf-8", errors="backslashreplace", buffering=1, opener=opener
+        )
         _begin(self._level)
 
     def enter(self) -> None:

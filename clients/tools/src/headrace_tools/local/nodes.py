@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from functools import partial
 from pathlib import Path
 
 from headrace_core.errors import MissingDependencyError
+from headrace_core.file_modes import make_directory
 
 from . import security
 from .state import ClusterState, Node
@@ -131,9 +133,15 @@ def _listeners(state: ClusterState, node: Node) -> dict[str, str]:
     return {"listeners": listeners}
 
 
+def ensure_directory(path: Path) -> None:
+    """Create a directory, private if its parent is."""
+    with contextlib.suppress(FileExistsError):
+        make_directory(path)
+
+
 def write_properties(directory: Path, state: ClusterState, node: Node) -> None:
     path = config_path(directory, node)
-    path.parent.mkdir(exist_ok=True)
+    ensure_directory(path.parent)
     with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         os.fchmod(file.fileno(), 0o600)  # the user's keys may hold passwords; older releases wrote with another mode
         file.write(_properties_text(directory, state, node))

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace_core.file_modes import opener
+
 _PROC = Path("/proc")
 
 
@@ -153,7 +155,7 @@ def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
 
     Raises OSError when the process cannot be started.
     """
-    with log.open("ab") as output:
+    with open(log, "ab", opener=opener) as output:
         process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from headrace_core.errors import ClusterStartError, InvalidArgumentError
+from headrace_core.file_modes import opener
 
 from ..durable import replace_file
 from .processes import ProcessId
@@ -256,7 +257,7 @@ class StateFile:
         deadline = time.monotonic() + timeout_s
         while True:
             # Child processes do not inherit Python's descriptors, so the lock ends with this process.
-            with open(self._lock_path, "a") as lock:
+            with open(self._lock_path, "a", opener=opener) as lock:
                 while not _try_lock(lock):
                     if time.monotonic() >= deadline:
                         raise ClusterStartError(
