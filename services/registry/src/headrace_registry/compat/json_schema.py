@@ -28,6 +28,7 @@ Source: Confluent's documentation, "JSON Schema compatibility rules".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import TypeAlias
@@ -180,6 +181,7 @@ class _Check:
     def __init__(self) -> None:
         # Maps a pair of nodes (their object ids) to its differences; None while the pair is being compared.
         self._results: dict[tuple[int, int], _Found | None] = {}
+        self._opened: dict[int, Node] = {}  # copies of parts (_alone), by the object id of the part
 
     def compare(self, original: Node, update: Node) -> Steps[_Found]:
         original, update = _behind(original), _behind(update)
@@ -198,8 +200,11 @@ class _Check:
         return not below
 
     def _calculate(self, original: Node, update: Node) -> Steps[_Found]:
-        if (yield self._reads_a_part(original, update)):
-            return []
+        found: _Found = []
+        if isinstance(original, Combined) and original.criterion is Criterion.ALL:
+            yield self._no_longer_evaluated(found, original, update)
+        if found or (yield self._reads_a_part(original, update)):
+            return found
         match original, update:
             case (Nothing(), _) | (_, Anything()):
                 return []
@@ -215,7 +220,7 @@ class _Check:
                 refused: _Found = yield self.compare(update.refused, original.refused)
                 return [_at("NOT_TYPE_EXTENDED", "not")] if refused else []
             case Condition(), Condition():
-                found: _Found = yield self._conditions(original, update)
+                found = yield self._conditions(original, update)
                 return found
             case Combined(), Combined():
                 found = yield self._combined(original, update)
@@ -238,7 +243,7 @@ class _Check:
             case _, Combined() if len(update.parts) == 1 or update.criterion is not Criterion.ALL:
                 pairs = ((original, part) for part in update.parts)
             case Combined(), _ if len(original.parts) == 1 or original.criterion is Criterion.ALL:
-                pairs = ((part, update) for part in original.parts)
+                pairs = ((self._alone(part, original, update), update) for part in original.parts)
         for pair in pairs:
             if not (yield self.compare(*pair)):
                 return True
@@ -266,27 +271,41 @@ class _Check:
             found.append(("PRODUCT_TYPE_EXTENDED", None))
         if len(old_parts) > len(new_parts) and original.criterion is not Criterion.ALL:
             found.append(("SUM_TYPE_NARROWED", None))
-        if update.criterion is Criterion.ALL:
-            yield self._no_longer_evaluated(found, original, update)
         partners: list[list[int]] = []
         for old in old_parts:
             readers = []
             for index, new in enumerate(new_parts):
-                if not (yield self.compare(old, new)):
+                if not (yield self.compare(self._alone(old, original, new), new)):
                     readers.append(index)
             partners.append(readers)
         if largest_matching(partners) < min(len(old_parts), len(new_parts)):
             found.append(("COMBINED_TYPE_SUBSCHEMAS_CHANGED", None))
         return found
 
-    def _no_longer_evaluated(self, found: _Found, original: Combined, update: Combined) -> Steps[None]:
+    def _alone(self, part: Node, whole: Combined, update: Node) -> Node:
+        """A part of an allOf without what its other parts may allow: they evaluate properties and items too."""
+        part = _behind(part)
+        if not isinstance(part, Object | Array) or not part.refuses_unevaluated:
+            return part
+        if len(whole.parts) == 1 or whole.criterion is not Criterion.ALL:
+            return part
+        if isinstance(update, Container) and update.refuses_unevaluated:
+            return part
+        return self._opened.setdefault(id(part), replace(part, unevaluated=None))
+
+    def _no_longer_evaluated(self, found: _Found, original: Combined, update: Node) -> Steps[None]:
         """Properties and items that the parts of ``original`` name, and that an ``unevaluatedProperties`` or
         ``unevaluatedItems`` beside the parts of ``update`` refuses; Confluent's registry compares part by part."""
-        for closed in update.parts:
+        parts = update.parts if isinstance(update, Combined) and update.criterion is Criterion.ALL else [update]
+        for closed in parts:
             if not isinstance(closed, Object | Array) or not closed.refuses_unevaluated:
                 continue
             named, _ = yield _named(original, type(closed))
             kept, names_all = yield _named(update, type(closed))
+            beside = [_own(part) for part in map(_behind, original.parts) if isinstance(part, type(closed))]
+            for place, new in _own(closed).items():
+                if place in named and not any(place in own for own in beside):
+                    yield self._compare_at(found, place, named[place], new)
             for place, old in {} if names_all else named.items():
                 is_kept = place in kept or isinstance(old, Nothing)
                 if is_kept or len(found) >= REPORTED_MAX:
@@ -419,6 +438,8 @@ class _Check:
         old, new = original.unevaluated, update.unevaluated
         if original.has_additional and not update.has_additional and original.permits_additional:
             old = None  # had no effect
+        if isinstance(original, Array) and isinstance(update, Array) and original.contains and not update.contains:
+            old = None  # the items that contains matches were evaluated
         if new is None or isinstance(new, Anything) or isinstance(old, Nothing):
             return
         if isinstance(new, Nothing):
@@ -480,7 +501,7 @@ class _Check:
             found.append(_at("ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
 
     def _added_item(self, found: _Found, place: str, original: Array, new: Node) -> Steps[None]:
-        if original.rest is None:
+        if original.rest is None or (original.contains is not None and original.refuses_unevaluated):
             if not isinstance(new, Anything):
                 found.append(_at("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place))
         elif not (yield self._compare_at(found, place, original.rest, new)):
@@ -505,14 +526,18 @@ def _named(schema: Node, kind: type[Container]) -> Steps[tuple[dict[str, Node], 
                 left += node.parts
             case Condition():
                 left += [node.tested, node.then, node.otherwise]
-            case Object() if kind is Object:
-                named |= {f"properties/{name}": one for name, one in node.properties.items()}
-                left += node.schema_dependencies.values()
+            case Object() | Array() if isinstance(node, kind):
+                named |= _own(node)
                 names_all |= node.has_additional or isinstance(node.unevaluated, Anything)
-            case Array() if kind is Array:
-                named |= {f"items/{index}": one for index, one in enumerate(node.items)}
-                names_all |= node.has_additional or isinstance(node.unevaluated, Anything)
+                left += node.schema_dependencies.values() if isinstance(node, Object) else ()
     return named, names_all
+
+
+def _own(schema: Object | Array) -> dict[str, Node]:
+    """The properties or items that a schema itself names, by place."""
+    if isinstance(schema, Object):
+        return {f"properties/{name}": one for name, one in schema.properties.items()}
+    return {f"items/{index}": one for index, one in enumerate(schema.items)}
 
 
 def _cost_of_patterns(schema: Object, name: str) -> int:
