@@ -15,6 +15,7 @@ from headrace.errors import CorruptMessageError
 from headrace.fetch import OffsetRange, RangeReader
 from headrace_core.records import Compression, encode_batch
 from headrace_core.records.arrow import data_bytes
+from tests.worlds.waiting import until
 
 VALUE = 100_000
 LIMIT = 250_000
@@ -143,3 +144,47 @@ def test_range_reader_yields_no_more_than_its_limit(fake: Any, partitions: int) 
             for partition, offset in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
                 found[partition].append(offset)
     assert list(found.values()) == [list(range(5, COUNT - 5))] * partitions
+
+
+@pytest.mark.parametrize("first", ["arrow", "poll"])
+def test_a_record_counts_once_whichever_calls_return_it(fake: Any, first: str) -> None:
+    fill(fake)
+    with Consumer(bootstrap_servers=fake.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        assigned(consumer, 1)
+        found = 0 if first == "arrow" else len(consumer.poll(30, max_records=3))
+        while found < COUNT:
+            found += consumer.fetch_arrow(30, max_bytes=LIMIT).num_rows
+            found += len(consumer.poll(0, max_records=3))
+        assert found == COUNT
+        assert consumer.metrics()["records-consumed-total"] == COUNT
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_fetch_arrow_raises_for_damage_although_other_partitions_have_records(fake: Any, damaged: int) -> None:
+    fake.create("t", 3)
+    good = encode_batch([(1, None, b"value", None)] * 10)
+    fake.append("t", damaged, good)
+    fake.append("t", damaged, good[:-1] + bytes([good[-1] ^ 1]))
+    others = {0, 1, 2} - {damaged}
+    found: dict[int, list[int]] = defaultdict(list)
+    outcomes = []
+    with Consumer(bootstrap_servers=fake.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        assigned(consumer, 3)
+        for _ in range(10):
+            for partition in others:
+                fake.append("t", partition, good)
+            if outcomes:
+                until(lambda: consumer.metrics()["queued-bytes"] > 0, "a batch is fetched")
+            try:
+                table = consumer.fetch_arrow(30)
+            except CorruptMessageError:
+                outcomes.append("error")
+                continue
+            outcomes.append("records")
+            for partition, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True):
+                found[partition].append(offset)
+    assert outcomes.count("error") >= 3
+    assert outcomes.count("records") >= 3  # between the errors
+    assert found.pop(damaged) == list(range(10))
+    assert set(found) == others
+    assert all(offsets == list(range(len(offsets))) for offsets in found.values())

@@ -535,14 +535,17 @@ class Reading:
             if found is None:
                 break
             item, old = found
+            if old is None:
+                self._count_consumed(item.assigned, item.next_offset - item.fetch_offset)
             self._take(item, item.fetch_offset if old is None else int(old.position), taken)
             size += item.size
         batches: list[pa.RecordBatch] = []
         failure: HeadraceError | None = None
+        damaged: list[tuple[Slice, RecordIterator]] = []
         left = max_bytes
         for assigned, entries in taken.items():
             start = entries[0][1]
-            if batches and left <= max_bytes // 2:
+            if failure is not None or (batches and left <= max_bytes // 2):
                 self._put_back(entries, start)
                 continue
             decode = partial(self._decode_arrow, assigned, columns=columns, include_headers=include_headers)
@@ -550,11 +553,14 @@ class Reading:
                 decoded, end = self._arrow_within(entries, decode, left, is_first=not batches)
             except HeadraceError as error:
                 failure = error
-                decoded, end = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
+                decoded, end, damaged = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
+                if not batches and not decoded:
+                    self._queue(damaged)  # behind the other partitions, which come next
+                    damaged = []
             batches += decoded
             left -= sum(map(data_bytes, decoded))
-            self._count_consumed(assigned, end - start)
             self.skipped |= end > start
+        self._queue(damaged)  # before the other partitions: the next call raises the error
         if failure is not None and not batches:
             raise failure
         return [batch.select(names) for batch in batches]
@@ -599,10 +605,13 @@ class Reading:
     def _put_back(self, entries: list[tuple[Slice, int]], position: int) -> int:
         """Queue the records from ``position`` on again, and return it."""
         left = [(item, max(start, position)) for item, start in entries if item.next_offset > position]
-        again = [(item, self._iterator(item, start)) for item, start in left]
-        if left and left[0][0].generation == left[0][0].assigned.generation:
-            self._resumed.extendleft(reversed(again))
+        self._queue([(item, self._iterator(item, start)) for item, start in left])
         return _move(entries[0][0], position)
+
+    def _queue(self, again: list[tuple[Slice, RecordIterator]]) -> None:
+        """Queue slices of one partition before all others, unless a seek has made them stale."""
+        if again and again[0][0].generation == again[0][0].assigned.generation:
+            self._resumed.extendleft(reversed(again))
 
     def _take(self, item: Slice, start: int, taken: dict[Assigned, list[tuple[Slice, int]]]) -> None:
         taken.setdefault(item.assigned, []).append((item, start))
@@ -641,9 +650,9 @@ class Reading:
 
     def _arrow_before_damage(
         self, entries: list[tuple[Slice, int]], decode: Callable[[list[Buffer], int], Iterator[pa.RecordBatch]]
-    ) -> tuple[list[pa.RecordBatch], int]:
-        """Decode batch by batch until a batch fails; the failed batch and the batches after it stay queued. Returns the
-        batches and the position after them."""
+    ) -> tuple[list[pa.RecordBatch], int, list[tuple[Slice, RecordIterator]]]:
+        """Decode batch by batch until a batch fails. Returns the batches, the position after them, and the slices from
+        the failed batch on."""
         batches: list[pa.RecordBatch] = []
         position = entries[0][1]
         for index, (item, start) in enumerate(entries):
@@ -655,12 +664,11 @@ class Reading:
                         batches += [batch for batch in found if batch.num_rows]
                         position = max(position, header.next_offset)
             except HeadraceError:
-                again = [(item, self._iterator(item, position)), *((later, None) for later, _ in entries[index + 1 :])]
-                if item.generation == item.assigned.generation:
-                    self._resumed.extendleft(reversed(again))
-                return batches, _move(item, position)
+                again = [(item, self._iterator(item, position))]
+                again += [(later, self._iterator(later, at)) for later, at in entries[index + 1 :]]
+                return batches, _move(item, position), again
             position = _move(item, item.next_offset)
-        return batches, position
+        return batches, position, []
 
     def _end(self, assigned: Assigned) -> int:
         """The end of the records that this consumer may read, as an offset; -1: not known yet."""
