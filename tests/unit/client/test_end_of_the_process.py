@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.engine import io_thread
+from headrace_core.errors import ClosedError
 
 
 class Ending(dict[Any, Any]):
@@ -26,6 +28,30 @@ def test_a_close_may_end_while_the_end_of_the_process_counts_the_closes(monkeypa
     ended.set_result(None)
     monkeypatch.setattr(io_thread, "_closes", Ending({ended: (20.0, str)}))
     io_thread._await_closes()
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_a_call_that_a_close_interrupts_says_why(monkeypatch: pytest.MonkeyPatch, is_ending: bool) -> None:
+    io = io_thread.io_thread()
+    monkeypatch.setattr(io_thread, "_is_ending", is_ending)
+
+    async def closed() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ClosedError) as caught:
+        io.run(closed())
+    assert ("the process is ending" in caught.value.message) is is_ending
+    assert ("no variable refers to" in caught.value.message) is not is_ending
+
+
+def test_ctrl_c_in_a_call_that_a_close_has_just_cancelled_is_a_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(future: Any, timeout: float | None = None) -> None:
+        concurrent.futures.Future.cancel(future)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(io_thread._Outcome, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        io_thread.io_thread().run(asyncio.sleep(0))
 
 
 _PROGRAM = """

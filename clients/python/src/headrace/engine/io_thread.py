@@ -116,7 +116,7 @@ class IoThread:
         except concurrent.futures.CancelledError:  # the close of the client cancelled the future, not this call
             raise interrupted_error() from None
         except BaseException as error:
-            if not future.done() or future.exception() is not error:
+            if not future.done() or future.cancelled() or future.exception() is not error:
                 future.cancel()
             raise
         finally:
@@ -377,6 +377,8 @@ def closed_error(what: str) -> ClosedError:
 
 
 def interrupted_error() -> ClosedError:
+    if _is_ending:
+        return ClosedError("the client was closed during this call, because the process is ending")
     return ClosedError(
         "the client was closed during this call; Python closes a client that no variable refers to, so keep the "
         "client in a variable (with Producer(...) as producer: ...)"
