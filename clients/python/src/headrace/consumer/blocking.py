@@ -247,9 +247,13 @@ class Consumer(ConsumerFace):
         Returns at most ``max_records`` (default ``max.poll.records``) of one or more partitions; the records of each
         partition are in offset order.
         """
-        self._core.refuse_during_process("poll")
-        with self._core.alone(threading.current_thread()):
+        core = self._core
+        core.refuse_during_process("poll")
+        other = core.begin_alone(threading.get_ident())
+        try:
             return self._poll(timeout, max_records)
+        finally:
+            core.reader = other
 
     def _poll(self, timeout: float, max_records: int | None) -> list[Record]:
         core = self._core
@@ -401,7 +405,7 @@ class Consumer(ConsumerFace):
                 if core.reading.state == "open":
                     self._begin_poll()
             else:
-                with core.alone(threading.current_thread()):
+                with core.alone(threading.get_ident()):
                     has_some = self._wait(deadline_after(None))
                 if not has_some and core.reading.state == "open":
                     self._begin_poll()
@@ -441,7 +445,7 @@ class Consumer(ConsumerFace):
         names, headers = arguments.arrow(columns, include_headers, max_bytes)
         schema = arrow_schema(None if names is None else tuple(names), headers)
         core.refuse_during_process("fetch_arrow")
-        with core.alone(threading.current_thread()):
+        with core.alone(threading.get_ident()):
             self._begin_poll()
             deadline = deadline_after(timeout)
             core.reading.skipped = False

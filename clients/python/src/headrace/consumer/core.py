@@ -27,6 +27,9 @@ from .positions import reset_timestamp
 from .reading import Reading, each_of
 from .subscribing import check_group, not_both, subscription_of
 
+#: Who waits for records: a thread's ident, or a task.
+Reader = int | asyncio.Task[Any] | None
+
 
 class ConsumerCore:
     """The state and the calls that the blocking and the asyncio consumer have in common."""
@@ -38,7 +41,7 @@ class ConsumerCore:
         #: The consumer's group; None until the first use of ``group.id``.
         self.group: GroupConsumer | None = None
         self.isolation = ISOLATION[config["isolation.level"]]
-        self._reader: threading.Thread | asyncio.Task[Any] | None = None
+        self.reader: Reader = None
 
     def shown(self) -> list[str]:
         parts = [where(self.config)]
@@ -109,21 +112,27 @@ class ConsumerCore:
             )
         return self.reading.offsets_to_commit(offsets)
 
-    @contextlib.contextmanager
-    def alone(self, reader: threading.Thread | asyncio.Task[Any] | None) -> Iterator[None]:
-        """A block in which one thread or task waits for records. Raises IllegalStateError if another one does: a poll
-        counts the records of earlier polls as processed, and only one of two waiting calls would be woken."""
-        other = self._reader
-        if other is not None and other is not reader and not _has_ended(other):
+    def begin_alone(self, reader: Reader) -> Reader:
+        """Begin a wait for records by one thread (its ident) or task; returns what ``reader`` is set to afterwards.
+        Raises IllegalStateError if another one waits: a poll counts the records of earlier polls as processed, and only
+        one of two waiting calls would be woken."""
+        other = self.reader
+        if other is not None and other != reader and not _has_ended(other):
             raise IllegalStateError(
                 "another thread or task is polling this consumer at this moment: give each a consumer of its own (of "
                 "the same group), let one poll and pass the records on, or use process(handler, concurrency=...)"
             )
-        self._reader = reader
+        self.reader = reader
+        return other
+
+    @contextlib.contextmanager
+    def alone(self, reader: Reader) -> Iterator[None]:
+        """A block between ``begin_alone`` and its end; poll does without, since it is called for every few records."""
+        other = self.begin_alone(reader)
         try:
             yield
         finally:
-            self._reader = other
+            self.reader = other
 
     def begin_poll(self) -> None:
         self.reading.check_open()
@@ -214,9 +223,9 @@ class ConsumerCore:
         return self.reading.metric_values() | ({} if self.group is None else self.group.metric_values())
 
 
-def _has_ended(reader: threading.Thread | asyncio.Task[Any]) -> bool:
-    if isinstance(reader, threading.Thread):
-        return not reader.is_alive()
+def _has_ended(reader: int | asyncio.Task[Any]) -> bool:
+    if isinstance(reader, int):
+        return all(thread.ident != reader for thread in threading.enumerate())
     return reader.done() or reader.get_loop().is_closed()
 
 

@@ -123,14 +123,14 @@ def _encoded(chunk: pa.Table, first_row: int, now_ms: int, options: dict[str, An
 
 def _with_sticky(queues: Any, partitions: pa.Array, batch_rows: int) -> pa.Array:
     """Put a sticky partition in place of each -1, and choose the next one after ``batch_rows`` of these rows."""
+    if pc.min(partitions).as_py() >= 0:
+        return partitions
     is_sticky = pc.less(partitions, 0)
     number = pc.cumulative_sum(is_sticky.cast(pa.int32()))  # of each sticky row, from 1
     chosen = []
     for _ in range(0, number[-1].as_py(), batch_rows):
         queues.choose_sticky()
         chosen.append(queues.sticky)
-    if not chosen:
-        return partitions
     batch = pc.divide(pc.max_element_wise(pc.subtract(number, 1), 0), batch_rows)
     return pc.if_else(is_sticky, pa.array(chosen, pa.int32()).take(batch), partitions)
 
