@@ -22,6 +22,7 @@ import anyio
 import pytest
 import uvloop
 
+from headrace.engine import io_thread
 from headrace.engine.io_thread import IoThread
 
 POINTS_MAX = 100
@@ -123,15 +124,13 @@ class _Stepped(Coroutine[Any, Any, Any]):
 @pytest.fixture
 def cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the work that a call starts on the I/O thread report its suspension points."""
-    submit = IoThread._submit
+    begin = io_thread._Outcome.__init__
 
-    def submit_stepped(self: IoThread, work: Coroutine[Any, Any, Any], *more: Any) -> Any:
+    def begin_stepped(self: Any, io: IoThread, work: Coroutine[Any, Any, Any], *more: Any) -> None:
         cut = _cut.get()
-        if cut is None:
-            return submit(self, work, *more)
-        return submit(self, _Stepped(work, cut.on_io_thread), *more)
+        begin(self, io, work if cut is None else _Stepped(work, cut.on_io_thread), *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(IoThread, "_submit", submit_stepped)
+    monkeypatch.setattr(io_thread._Outcome, "__init__", begin_stepped)
 
 
 async def _cut_call(call: Callable[[], Awaitable[Any]], cut: Cut, runtime: str) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -52,6 +53,32 @@ def test_ctrl_c_in_a_call_that_a_close_has_just_cancelled_is_a_ctrl_c(monkeypatc
     monkeypatch.setattr(io_thread._Outcome, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         io_thread.io_thread().run(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+def test_ctrl_c_while_a_call_is_handed_over_reaches_its_work(
+    monkeypatch: pytest.MonkeyPatch, is_scheduled: bool
+) -> None:
+    io, ended = io_thread.io_thread(), threading.Event()
+    schedule = io.loop.call_soon_threadsafe
+
+    def pressed(*call: Any) -> None:
+        monkeypatch.undo()
+        if is_scheduled:
+            schedule(*call)
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    def interrupted(task: asyncio.Task[None]) -> None:
+        task.cancel()
+        ended.set()
+
+    monkeypatch.setattr(io.loop, "call_soon_threadsafe", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        io.run(work(), interrupted=interrupted)
+    assert ended.wait(60)
 
 
 _PROGRAM = """

@@ -86,11 +86,8 @@ class IoThread:
     ) -> concurrent.futures.Future[T]:
         """Start a coroutine on the I/O thread; call this method from any other thread. Cancelling the future cancels
         the coroutine, or calls ``interrupted`` with its task, on the I/O thread."""
-        return self._submit(work, interrupted)
-
-    def _submit(self, work: Coroutine[Any, Any, T], interrupted: Interrupted) -> _Outcome[T]:
-        future: _Outcome[T] = _Outcome(self, interrupted)
-        self.loop.call_soon_threadsafe(future.start, work)
+        future = _Outcome(self, work, interrupted)
+        self.loop.call_soon_threadsafe(future.start)
         return future
 
     def run(
@@ -110,8 +107,9 @@ class IoThread:
         except IllegalStateError:
             work.close()
             raise
-        future = self._submit(work, interrupted)
-        try:
+        future = _Outcome(self, work, interrupted)
+        try:  # from here on Ctrl-C, which may come at any line, reaches the coroutine
+            self.loop.call_soon_threadsafe(future.start)
             return future.result(timeout)
         except concurrent.futures.CancelledError:  # the close of the client cancelled the future, not this call
             raise interrupted_error() from None
@@ -126,7 +124,8 @@ class IoThread:
     async def run_async(self, work: Coroutine[Any, Any, T], interrupted: Interrupted = asyncio.Task.cancel) -> T:
         """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller
         cancels the coroutine, or calls ``interrupted``, even if the coroutine has just ended: its result is lost."""
-        future = self._submit(work, interrupted)
+        future = _Outcome(self, work, interrupted)
+        self.loop.call_soon_threadsafe(future.start)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -196,15 +195,18 @@ class _Outcome(concurrent.futures.Future[T]):
     """The result of a coroutine that runs on the I/O thread. A callback on the I/O thread cannot wait for the result of
     a coroutine on that thread (``refuse_to_wait``)."""
 
-    def __init__(self, io: IoThread, interrupted: Interrupted) -> None:
+    def __init__(self, io: IoThread, work: Coroutine[Any, Any, T], interrupted: Interrupted) -> None:
         super().__init__()
         self._io = io
+        self._work: Coroutine[Any, Any, T] | None = work
         self._interrupted: Interrupted | None = interrupted
         self._task: asyncio.Task[T]
 
-    def start(self, work: Coroutine[Any, Any, T]) -> None:
-        self._task = self._io.loop.create_task(work)
-        self._task.add_done_callback(self.settle)
+    def start(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            self._task = self._io.loop.create_task(work)
+            self._task.add_done_callback(self.settle)
 
     def cancel(self) -> bool:
         """The caller takes no result any more; the coroutine may have ended. (The calls of a thread keep their order:
@@ -216,6 +218,7 @@ class _Outcome(concurrent.futures.Future[T]):
     def _interrupt(self) -> None:
         interrupted, self._interrupted = self._interrupted, None
         if interrupted is not None:
+            self.start()  # Ctrl-C came before the caller had scheduled it: what cleans up needs a task
             interrupted(self._task)
 
     def settle(self, task: asyncio.Task[T]) -> None:
