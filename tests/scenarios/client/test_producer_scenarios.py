@@ -206,7 +206,8 @@ def test_delivery_times_out_when_the_broker_keeps_refusing(fake: Any) -> None:
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=2_000) as out:
         error = out.send("t", b"v").exception(30)
     assert error is not None
-    assert error.code in ("DELIVERY_TIMED_OUT", "NOT_ENOUGH_REPLICAS")
+    # (unknown: the time ended while an attempt was under way)
+    assert error.code in ("DELIVERY_TIMED_OUT", "NOT_ENOUGH_REPLICAS", "OUTCOME_UNKNOWN")
     assert "an error set by the test" in error.message
 
 
