@@ -145,7 +145,7 @@ def test_why_a_topic_cannot_be_made_is_the_answer_to_every_request(own: Cluster)
     found, empty = own.metadata.FindCoordinator(request, timeout=WAIT_S, wait_for_ready=True).coordinators
     assert found.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
     assert "cannot create topic __transaction_state: the request needs 20000 metadata records" in found.error.message
-    assert empty.error.code == common_pb2.ERROR_CODE_INVALID_GROUP_ID
+    assert empty.error.code == common_pb2.ERROR_CODE_INVALID_REQUEST
 
 
 def test_the_offsets_topic_is_made_at_first_use_and_its_shards_go_to_whoever_registers(
