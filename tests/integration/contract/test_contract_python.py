@@ -58,6 +58,7 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     async with AsyncAdmin(bootstrap_servers=bootstrap) as admin:
         assert topic in await on(admin, "list_topics")
     producer = AsyncProducer(bootstrap_servers=bootstrap)
+    await on(producer, "start")
     metadata = await (await on(producer, "send", topic, value=b"v", key=b"k", partition=0))
     assert (metadata.topic, metadata.partition, metadata.offset) == (topic, 0, 0)
     assert (await (await on(producer, "send_many", topic, [b"a", (b"k", b"b")], partition=1))).record_count == 2
@@ -90,6 +91,7 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     assert await on(consumer, "position", partitions[1]) >= 2
     assert await on(consumer, "seek_to_beginning") is None
     assert await on(consumer, "position", partitions[1]) == 0
+    await on(consumer, "start")
     assert await on(consumer, "partitions_for", topic) == [0, 1, 2]
     assert await on(consumer, "beginning_offsets", partitions) == dict.fromkeys(partitions, 0)
     assert sum((await on(consumer, "end_offsets", partitions)).values()) == 5
