@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests by tier, each a list of folders; other arguments go to pytest: tools/test.sh tests/unit -k codec
 #   tools/test.sh test ...   pure tests, and one journey on real processes for each area
-#   tools/test.sh deep ...   the rest that needs only Python and Java; Hypothesis with all its examples
+#   tools/test.sh deep ...   the rest that needs only Python and Java; all examples, and all steps of scenarios
 #   tools/test.sh slice ...  a fixed part of deep for CI, some files of each area
 # What needs more (folders kafka, kerberos, browser, long; tests/system, tests/compose) runs in `make verify`.
 #
@@ -16,7 +16,7 @@ unset PYTHONDONTWRITEBYTECODE
 folders=()
 case "${1:-}" in
   test) shift; folders=(tests/architecture tests/unit tests/scenarios tests/property tests/journeys) ;;
-  deep) shift; folders=(tests/exhaustive tests/integration tests/docs tests/property tests/simulation tests/fuzz)
+  deep) shift; folders=(tests/exhaustive tests/integration tests/docs tests/property tests/scenarios tests/simulation tests/fuzz)
         export HEADRACE_EXAMPLES=all ;;
   slice) shift
     folders=(tests/exhaustive/{log/test_log_crashes,controller/test_storage_crashes,coordinator/test_groups_mutants}.py

@@ -24,6 +24,7 @@ import uvloop
 
 from headrace.engine import io_thread
 from headrace.engine.io_thread import IoThread
+from tests.worlds.this_process import ALL
 
 POINTS_MAX = 100
 #: Turns of the caller's loop in which a cancelled call leaves its caller.
@@ -40,7 +41,8 @@ class Cancelled:
     """The outcome of a call that was cancelled."""
 
 
-RUNTIMES = ("asyncio", "uvloop", "anyio")
+#: `make test` cuts on one of them, `make test-deep` on all.
+RUNTIMES = ("asyncio", "uvloop", "anyio") if ALL else ("asyncio",)
 #: The number of cancelled repetitions of a call that suspends once. (anyio does not cancel what has just happened.)
 LEAST = {"asyncio": 2, "uvloop": 2, "anyio": 1}
 

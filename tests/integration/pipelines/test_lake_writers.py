@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.pipelines.test_lake_tables import keys_of, opened
+from tests.integration.pipelines.test_lake_tables import keys_of, opened
 
 WRITER = """
 import os, signal, sys
