@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -126,65 +125,40 @@ def test_a_controller_serves_as_long_as_it_knows_a_leader(tmp_path: Path) -> Non
 def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next leader stands for election because the old leader asked it to (Raft 3.10), not after an election
-    time-out. On a machine that stalls, time-outs may expire. A run with expired time-outs proves nothing, and the test
-    tries again."""
-    # (controller, reason of its candidacy), since the leader of this cluster began to stop
-    stood: list[tuple[int, str]] = []
+    """The next leader stands for election because the old leader asked it to (Raft 3.10): nobody stands because of a
+    time-out here, however long the machine stalls."""
+    told: list[int] = []
     prospective, candidate = RaftNode._become_prospective, RaftNode._become_candidate
+    time_outs_count = True
 
     def become_prospective(node: RaftNode) -> None:
-        stood.append((node.key.node_id, "a time-out"))
-        prospective(node)
+        if time_outs_count:
+            prospective(node)
 
     def become_candidate(node: RaftNode, *, is_transfer: bool = False) -> None:
         if is_transfer:
-            stood.append((node.key.node_id, "was told to"))
+            told.append(node.key.node_id)
         candidate(node, is_transfer=is_transfer)
 
     monkeypatch.setattr(RaftNode, "_become_prospective", become_prospective)
     monkeypatch.setattr(RaftNode, "_become_candidate", become_candidate)
-    proved: list[bool] = []
 
     async def test(*controllers: Controller) -> None:
+        nonlocal time_outs_count
         leader = await leader_of(*controllers)
         others = [each for each in controllers if each is not leader]
         for each in others:
             await health_is(each, True)
         await leader.describe_once(lambda quorum: all(each.lag == 0 for each in quorum.voters))
-        stood.clear()
-        stalls, began_s = asyncio.create_task(longest_stall()), time.monotonic()
+        time_outs_count = False
         stopping = asyncio.create_task(leader.stop())
         found = await others[0].describe_once(lambda quorum: quorum.leader_id not in (-1, leader.node_id))
-        seen, took_s = list(stood), time.monotonic() - began_s
-        stalls.cancel()
-        stalled_s = await stalls
+        assert found.leader_id in told
+        time_outs_count = True
         await set_at_last(others[0], 5_000)
         await stopping
-        asked = (found.leader_id, "was told to")
-        proved.append(seen == [asked])
-        # A flush of the asked controller's vote may stall for longer than the others' election time-outs (1 s).
-        was_slow = stalled_s > 0.3 or (seen[:1] == [asked] and took_s > 0.9)
-        assert proved[-1] or was_slow, (
-            f"{seen} stood, of whom {found.leader_id} leads after {took_s} s; the longest stall was {stalled_s} s"
-        )
 
-    while len(proved) < 5 and not any(proved):
-        with_controllers(tmp_path / str(len(proved)), 3, 0, test)
-    assert any(proved), "this machine stood still five times in the midst of it"
-
-
-async def longest_stall() -> float:
-    """Measure the largest delay of this event loop, in seconds, until cancelled. Election time-outs are 1 s and
-    more."""
-    loop = asyncio.get_running_loop()
-    worst_s, last = 0.0, loop.time()
-    try:
-        while True:
-            await asyncio.sleep(0.01)
-            worst_s, last = max(worst_s, loop.time() - last), loop.time()
-    except asyncio.CancelledError:
-        return max(worst_s, loop.time() - last)
+    with_controllers(tmp_path, 3, 0, test)
 
 
 def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
