@@ -84,7 +84,12 @@ class RangeReader(Face):
         for tp, item in wanted.items():
             core.reading.seek(tp, item.start)
             core.reading.partitions[tp].end_offset = item.end
-        self._left = set(wanted)
+        self._left = set(wanted)  #: the partitions whose ranges have not been returned in whole
+        #: What was fetched and not yet returned. An iteration that is left loses none of it: the next one begins at the
+        #: partitions' positions, which may lie within a batch of the log.
+        self._fetched: dict[Assigned, list[Slice]] = {}
+        #: The decoder of the first partition in ``_fetched``, with its arguments.
+        self._decoding: tuple[tuple[list[str] | None, bool, int], Iterator[pa.RecordBatch]] | None = None
 
     def _shown(self) -> list[str]:
         return [
@@ -95,37 +100,51 @@ class RangeReader(Face):
 
     def slices(self) -> Iterator[RangeSlice]:
         """Iterate over the ranges as raw batches. Partitions are interleaved; the batches of one partition are in
-        offset order."""
+        offset order. A new iteration goes on where the last one was left, also one of ``arrow_batches``."""
+        while (found := self._next_fetched(1)) is not None:
+            assigned, (item, *_) = found
+            start, end = assigned.position, assigned.end_offset
+            assert start is not None
+            assert end is not None
+            self._returned(assigned, item.next_offset)
+            yield RangeSlice(*assigned.tp, start, end, item.next_offset, b"".join(item.parts))
+
+    def _next_fetched(self, max_bytes: int) -> tuple[Assigned, list[Slice]] | None:
+        """A partition and what was fetched of it; None at the end of all ranges. Takes about ``max_bytes`` at a time
+        from the inbox."""
         core = self._core
         while self._left:
             core.begin_poll()
-            item = self._next_slice()
-            if item is None:
-                self._wait()
-                continue
-            end = item.assigned.end_offset
-            assert end is not None
-            yield RangeSlice(*item.assigned.tp, item.fetch_offset, end, item.next_offset, b"".join(item.parts))
+            size = 0 if not self._fetched else max_bytes
+            while size < max_bytes and (taken := core.reading.next_slice()) is not None:
+                item = taken[0]
+                self._fetched.setdefault(item.assigned, []).append(item)
+                size += item.size
+            if self._fetched:
+                return next(iter(self._fetched.items()))
+            self._wait()
+        return None
 
-    def _next_slice(self) -> Slice | None:
-        """Take the next Slice, and advance its partition's position."""
-        found = self._core.reading.next_slice()
-        if found is None:
-            return None
-        item = found[0]
-        assigned = item.assigned
-        assert assigned.end_offset is not None
-        assigned.position = item.next_offset
-        if item.next_offset >= assigned.end_offset:
+    def _returned(self, assigned: Assigned, position: int) -> None:
+        """Advance the position of a partition, and free what lies before it."""
+        items, end = self._fetched[assigned], assigned.end_offset
+        assert end is not None
+        assigned.position, self._decoding = position, None
+        if position >= end:
             self._left.discard(assigned.tp)
-        return item
+            items.clear()
+        while items and items[0].next_offset <= position:
+            del items[0]
+        if not items:
+            del self._fetched[assigned]
 
     def arrow_batches(
         self, *, columns: Iterable[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the ranges as Arrow batches with the Spark source's schema. Each Arrow batch has records of one
         partition: at most ``max_bytes`` of keys, values and headers, however well they are compressed, or one record.
-        Raises InvalidArgumentError at once, before the first batch."""
+        A new iteration goes on after the last Arrow batch that was returned, whatever its arguments. Raises
+        InvalidArgumentError at once, before the first batch."""
         from headrace_core.records.arrow import arrow_schema
 
         names, headers = arguments.arrow(columns, arguments.flag("include_headers", include_headers), max_bytes)
@@ -135,32 +154,44 @@ class RangeReader(Face):
     def _arrow_batches(
         self, columns: list[str] | None, include_headers: bool, max_bytes: int
     ) -> Iterator[pa.RecordBatch]:
+        from headrace_core.records.arrow import arrow_schema
+
+        names = arrow_schema(None if columns is None else tuple(columns), include_headers).names
+        if "offset" not in names:  # the position after the returned rows
+            columns = [*(columns or ()), "offset"]
+        while (batch := self._next_batch(columns, include_headers, max_bytes)) is not None:
+            yield batch if batch.schema.names == names else batch.select(names)
+
+    def _next_batch(self, columns: list[str] | None, include_headers: bool, max_bytes: int) -> pa.RecordBatch | None:
         from headrace_core.records.arrow import iterate_arrow
 
-        core = self._core
-        while self._left:
-            core.begin_poll()
-            taken: dict[Assigned, list[Slice]] = {}
-            size = 0
-            while size < max_bytes and (item := self._next_slice()) is not None:
-                taken.setdefault(item.assigned, []).append(item)
-                size += item.size
-            if not taken:
-                self._wait()
-            for assigned, items in taken.items():
-                for batch in iterate_arrow(
+        wanted = columns, include_headers, max_bytes
+        while (found := self._next_fetched(max_bytes)) is not None:
+            assigned, items = found
+            decoding, self._decoding = self._decoding, None  # after an error: decode again from the position
+            if decoding is None or decoding[0] != wanted:
+                batches = iterate_arrow(
                     [part for item in items for part in item.parts],
                     topic=assigned.tp.topic,
                     partition=assigned.tp.partition,
-                    start_offset=items[0].fetch_offset,
+                    start_offset=assigned.position or 0,
                     end_offset=assigned.end_offset,
                     columns=columns,
                     include_headers=include_headers,
-                    check_crc=core.reading.check_crcs,
+                    check_crc=self._core.reading.check_crcs,
                     max_bytes=max_bytes,
-                ):
-                    if batch.num_rows:
-                        yield batch
+                )
+                decoding = wanted, batches
+            batch = next(decoding[1], None)
+            if batch is None:
+                self._returned(assigned, items[-1].next_offset)
+            elif batch.num_rows:
+                self._returned(assigned, batch.column("offset")[-1].as_py() + 1)
+            if batch is not None and assigned in self._fetched:
+                self._decoding = decoding
+            if batch is not None and batch.num_rows:
+                return batch
+        return None
 
     def topic_id(self, topic: str) -> bytes | None:
         """The topic's current id in this reader's metadata; None if the metadata lack the topic. A changed id means
@@ -191,6 +222,8 @@ class RangeReader(Face):
     def close(self) -> None:
         """Close the connections."""
         refuse_to_wait()
+        self._fetched.clear()
+        self._decoding = None
         if self._core.begin_close():
             self._core.engine.io.end(self._core.shut_down())
 
