@@ -169,6 +169,16 @@ def test_no_alteration_takes_their_cleanup_policy_away(op: ConfigOp) -> None:
     assert policy_of(world, OFFSETS_TOPIC) == ["compact"]
 
 
+@pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+def test_no_alteration_lets_the_leader_stamp_what_coordinators_append(name: str) -> None:
+    world = MovesWorld(1)
+    make(world, name)
+    key, topic = "message.timestamp.type", (ConfigResourceType.TOPIC, name)
+    assert alter(world, topic, ConfigOp(OpKind.SET, key, "LogAppendTime")) is InvalidConfigError
+    assert alter(world, topic, ConfigOp(OpKind.SET, key, "CreateTime")) is None
+    assert alter(world, topic, ConfigOp(OpKind.DELETE, key, "")) is None
+
+
 def test_other_settings_of_theirs_are_altered_and_the_brokers_defaults_do_not_reach_their_policy() -> None:
     world = MovesWorld(1)
     make(world, OFFSETS_TOPIC)

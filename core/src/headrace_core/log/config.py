@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import INT_MAX, LONG_MAX, fields_from, from_key
@@ -89,6 +89,18 @@ class LogConfig:
         """Longest time that a segment may span. max.compaction.lag.ms bounds this time, because only sealed segments
         are compacted (KIP-354)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
+
+    def for_coordinators(self) -> LogConfig:
+        """The settings of an internal topic's log: its leader neither checks nor replaces the timestamps.
+
+        The coordinator's clock made them, and the coordinator compares them with its clock again (expiry). If the
+        leader compared them with its own clock, one wrong clock of the two would stop groups and transactions."""
+        return replace(
+            self,
+            timestamp_type=TimestampType.CREATE_TIME,
+            timestamp_before_max_ms=LONG_MAX,
+            timestamp_after_max_ms=LONG_MAX,
+        )
 
     @classmethod
     def from_topic(

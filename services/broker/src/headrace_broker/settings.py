@@ -27,6 +27,7 @@ from headrace_core.log import LogConfig
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.configs import broker_topic_defaults, broker_values, topic_given
 from headrace_core.metadata.records import ConfigResourceType
+from headrace_core.metadata.shards import INTERNAL_TOPICS
 from headrace_core.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
@@ -146,7 +147,8 @@ class LiveSettings:
 
 class LogSettings:
     """The settings of a topic's logs on this broker. The topic's own keys have the highest priority, then the brokers'
-    dynamic keys, then this broker's properties file."""
+    dynamic keys, then this broker's properties file. No key sets the timestamps of internal topics
+    (``LogConfig.for_coordinators``)."""
 
     def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
         self._static = static
@@ -160,12 +162,14 @@ class LogSettings:
         known = self._known
         if known[0] is not image.configs or known[1] != broker_id:
             known = self._known = (image.configs, broker_id, {})
-        key = tuple(sorted(image.config(ConfigResourceType.TOPIC, topic).items()))
+        is_internal = topic in INTERNAL_TOPICS
+        key = is_internal, *sorted(image.config(ConfigResourceType.TOPIC, topic).items())
         found = known[2].get(key)
         if found is None:
-            found = known[2][key] = LogConfig.from_topic(
+            found = LogConfig.from_topic(
                 topic_given(image, topic),
                 broker_defaults=broker_topic_defaults(image, broker_id, self._static),
                 flush_interval_ms=self._flush_interval_ms,
             )
+            found = known[2][key] = found.for_coordinators() if is_internal else found
         return found

@@ -5,9 +5,9 @@ internal topic's partition. Kafka refuses to create an internal topic with too f
 cluster with one broker has no groups until an operator changes the replication factor.
 
 A broker creates an internal topic when a client first looks for a coordinator (CreateInternalTopic); this module
-completes the broker's request. Clients cannot create or delete internal topics, nor change their cleanup policy
-(``check_*``). The records of internal topics are the coordinators' state, and only compaction may remove records. The
-settings of internal topics other than the cleanup policy can be altered, as in Kafka.
+completes the broker's request. Clients cannot create or delete internal topics, nor change their cleanup policy or
+who sets their timestamps (``check_*``). The records of internal topics are the coordinators' state, and only compaction
+may remove records. Their other settings can be altered, as in Kafka.
 
 Internal topics that were created with fewer brokers get more replicas later (``growth``; balancing.py decides when).
 Without ``growth`` a cluster that began with one broker would lose its groups with that broker's disk.
@@ -28,6 +28,7 @@ from .decision import ClusterSettings
 from .requests import NewTopic
 
 _POLICY, _COMPACT = "cleanup.policy", "compact"
+_TIMESTAMPS, _CREATE_TIME = "message.timestamp.type", "CreateTime"
 Key = tuple[bytes, int]  #: (topic id, partition number)
 
 
@@ -78,13 +79,19 @@ def check_may_delete(name: str) -> None:
 
 
 def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
-    """Raise InvalidConfigError if an internal topic's cleanup.policy would no longer be only "compact". ``changes``:
-    the configuration entries that the request sets; the value None removes an entry. Setting "compact" is allowed,
-    because it repairs a policy that was changed."""
+    """Raise InvalidConfigError if an internal topic's cleanup.policy would no longer be only "compact", or if its
+    message.timestamp.type would be LogAppendTime, which has no effect there (``LogConfig.for_coordinators``).
+    ``changes``: the configuration entries that the request sets; the value None removes an entry. Setting "compact" or
+    CreateTime is allowed, because it repairs an entry that was changed."""
     if name in INTERNAL_TOPICS and changes.get(_POLICY, _COMPACT) != _COMPACT:
         raise InvalidConfigError(
             f"{_POLICY} cannot be changed: {name} is internal, and deleting its records by age or size would lose "
             f"groups; leave it at {_COMPACT}"
+        )
+    if name in INTERNAL_TOPICS and changes.get(_TIMESTAMPS) not in (None, _CREATE_TIME):
+        raise InvalidConfigError(
+            f"{_TIMESTAMPS} cannot be changed: {name} is internal, and its timestamps are the coordinators'; leave it "
+            f"at {_CREATE_TIME}"
         )
 
 
