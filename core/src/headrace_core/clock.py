@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+_BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -28,16 +28,10 @@ class Clock(Protocol):
         the machine."""
 
 
-def boottime_ns() -> int:
-    """Nanoseconds since a fixed point in time; the value never decreases. On Linux, the value includes the time during
-    which the machine was suspended."""
-    return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
-
-
 def boottime_s() -> float:
-    """``boottime_ns`` in seconds, for leases. Do not compare ``boottime_s`` with time.monotonic() or an event loop's
-    time."""
-    return boottime_ns() / 1e9
+    """Seconds since a fixed point in time, for leases; the value never decreases. On Linux, the value includes the time
+    during which the machine was suspended. Do not compare it with time.monotonic() or an event loop's time."""
+    return time.clock_gettime_ns(_BOOTTIME) / 1e9
 
 
 class SystemClock:
@@ -49,4 +43,4 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
-        return boottime_ns() / 1e6
+        return time.clock_gettime_ns(_BOOTTIME) / 1e6

@@ -121,7 +121,8 @@ class _TurnThread:
             self._thread.start()
 
     def put(self, turn: Turn) -> None:
-        self.start()
+        if self._thread is None:
+            self.start()
         self._turns.put(turn)
 
     def close(self) -> None:
@@ -229,7 +230,8 @@ class DirectoryWriter:
 
     def submit(self, log: PartitionLog, append: Append) -> None:
         """Append without a future: the writer calls ``append.done`` in the loop with an AppendInfo or an exception."""
-        self._check_open()
+        if self.failure is not None or self._is_closed:
+            self._refuse()
         self.pending_bytes += len(append.data)
         self._enqueue((log, append))
 
@@ -239,7 +241,8 @@ class DirectoryWriter:
         While the change runs, no other change of the directory runs. The future raises the action's HeadraceError. An
         OSError of the action takes the directory offline; if the disk is full, the future raises DiskFullError
         instead."""
-        self._check_open()
+        if self.failure is not None or self._is_closed:
+            self._refuse()
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(ActionEntry(log, action, _resolver(future)))
         return future
@@ -273,11 +276,10 @@ class DirectoryWriter:
         self._thread.close()
         self._thread_beside.close()
 
-    def _check_open(self) -> None:
+    def _refuse(self) -> None:
         if self.failure is not None:
             raise StorageError(self.failure.message)
-        if self._is_closed:
-            raise ServerShuttingDownError(f"the log directory {self.directory.root} is being closed")
+        raise ServerShuttingDownError(f"the log directory {self.directory.root} is being closed")
 
     @property
     def _is_busy(self) -> bool:
@@ -304,7 +306,8 @@ class DirectoryWriter:
             self._start_beside()
             return
         if not self._queue:
-            self._became_idle()
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
             return
         turn = plan_turn(self._queue, bytes_max=self._turn_bytes_max, inline_bytes_max=self._inline_bytes_max)
         self._running = turn
@@ -407,8 +410,8 @@ class DirectoryWriter:
                 self._call(self._on_turn, result.logs)
         for done, outcome in result.outcomes:
             self._call(done, outcome)
-        if not self._queue and not self._is_busy:
-            self._became_idle()
+        if self._idle is not None and not self._queue and not self._is_busy and not self._idle.done():
+            self._idle.set_result(None)
 
     def _look_at_space(self, space: SpaceGauge) -> None:
         if space.is_short is not self._was_short:
@@ -444,10 +447,6 @@ class DirectoryWriter:
         self._loop.call_exception_handler(
             {"message": f"{self.directory.root}: a callback of the log writer raised an error", "exception": error}
         )
-
-    def _became_idle(self) -> None:
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
 
     def _fail(self, failure: StorageError) -> None:
         if self.failure is not None:
