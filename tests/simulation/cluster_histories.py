@@ -11,6 +11,7 @@ repeated and lost.
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,6 +140,11 @@ class Histories:
         self.records = 0
         self.disks = machines
         self.streams = 0
+        self.reached: set[tuple[int, int]] = (
+            set()
+        )  # the (id, epoch) of brokers that had contact with the present leader
+        self.serves_since_ms: float | None = None  # since when brokers have time to reach the present leader
+        self.pauses = random.Random(f"pauses {seed}")
         self.is_calm = False  # True: leaders add every complete replica, and their requests arrive
         self.counts: dict[str, int] = {}
         for machine in self.machines:
@@ -157,8 +163,34 @@ class Histories:
         for _ in range(16):
             decision = self.world.core.upkeep(self.world.now_ms)
             if not decision.records:
+                self._check_silence()
                 return
             self._accept(decision, None)
+
+    def _lead(self) -> None:
+        """Begin a new leader's term."""
+        self.world.core.resign()
+        self.world.core.lead(self.world.now_ms)
+        self.reached.clear()
+        self.serves_since_ms = None
+
+    def _pass_time(self, ms: float) -> None:
+        """Let time pass. Sometimes the leader stood still meanwhile, so that no broker could reach it."""
+        self.world.now_ms += ms
+        if self.pauses.random() < 0.3:
+            self.world.core.served_late(self.world.now_ms)
+            if self.serves_since_ms is not None:
+                self.serves_since_ms = self.world.now_ms
+
+    def _reached(self, machine: Machine) -> None:
+        self.reached.add((machine.broker_id, machine.epoch))
+        if self.serves_since_ms is None:
+            self.serves_since_ms = self.world.now_ms
+
+    def _window_ends_ms(self) -> float:
+        """The time at which a broker must have reached the present leader."""
+        interval_ms = self.world.core.settings.broker_heartbeat_interval_ms
+        return math.inf if self.serves_since_ms is None else self.serves_since_ms + 2 * interval_ms
 
     def _accept(self, decision: Decision, request: Request | None) -> None:
         world = self.world
@@ -188,14 +220,26 @@ class Histories:
             before = after
 
     def _check_fencing(self, before: MetadataImage, after: MetadataImage, request: Request | None) -> None:
-        """Check that time fences no broker that sends heartbeats on an unbroken stream."""
+        """Check that time fences no broker that sends heartbeats on an unbroken stream, and has reached the leader."""
         for machine in self.machines if request is None else ():
             old, new = before.brokers.get(machine.broker_id), after.brokers.get(machine.broker_id)
             if old is None or new is None or old.fenced or not new.fenced or new.broker_epoch != machine.epoch:
                 continue
-            if machine.is_up and self.world.now_ms - machine.last_beat_ms <= self.world.core.sessions.timeout_ms:
+            until_ms = machine.last_beat_ms + self.world.core.sessions.timeout_ms
+            if (machine.broker_id, machine.epoch) not in self.reached:
+                until_ms = min(until_ms, self._window_ends_ms())
+            if machine.is_up and self.world.now_ms <= until_ms:
                 raise Broken(
                     "fencing", f"broker {machine.broker_id} was fenced, although its heartbeats arrived in time"
+                )
+
+    def _check_silence(self) -> None:
+        """Check that a broker that has not reached the leader in time is fenced."""
+        for broker in self.world.image.brokers.values():
+            is_unknown = (broker.broker_id, broker.broker_epoch) not in self.reached
+            if is_unknown and not broker.fenced and self.world.now_ms > self._window_ends_ms():
+                raise Broken(
+                    "silence", f"broker {broker.broker_id} has not reached the leader in time, and is not fenced"
                 )
 
     def _lost(self, before: MetadataImage, request: Request | None) -> set[int]:
@@ -250,6 +294,7 @@ class Histories:
         machine.marker = -1
         machine.is_up = True
         machine.last_beat_ms = self.world.now_ms
+        self._reached(machine)
         self._new_stream(machine)
         self._follow(machine)
 
@@ -303,7 +348,7 @@ class Histories:
         if not machine.is_up:
             return None
         machine.last_beat_ms = self.world.now_ms
-        return self.ask(
+        reply = self.ask(
             Heartbeat(
                 broker_id=machine.broker_id,
                 broker_epoch=machine.epoch,
@@ -312,6 +357,9 @@ class Histories:
                 stream=machine.stream,
             )
         )
+        if not isinstance(reply, HeadraceError):
+            self._reached(machine)
+        return reply
 
     def _crash(self, machine: Machine) -> None:
         """End the process; with a weak flush policy some of the acknowledged records are lost."""
@@ -510,7 +558,7 @@ class Histories:
     # -- chance -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        rng, world = self.rng, self.world
+        rng = self.rng
         machine = rng.choice(self.machines)
         led = self._led_by(machine)
         match rng.choices(range(16), weights=self.profile.weights)[0]:
@@ -536,13 +584,12 @@ class Histories:
             case 9 if self.delayed:
                 self._deliver(rng.choice(self.delayed[-8:]))
             case 10:
-                world.now_ms += rng.choice([50, 300, 1_000, 4_000, 10_000])
+                self._pass_time(rng.choice([50, 300, 1_000, 4_000, 10_000]))
                 self.upkeep()
             case 11:
                 self._operate()
             case 12:
-                world.core.resign()
-                world.core.lead(world.now_ms)
+                self._lead()
             case 13:
                 self._flap(machine)
             case 14:

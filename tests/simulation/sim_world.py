@@ -460,4 +460,5 @@ def cluster_settings() -> ClusterSettings:
         num_partitions=2,
         default_replication_factor=2,
         broker_session_timeout_ms=2_000,
+        broker_heartbeat_interval_ms=400,
     )

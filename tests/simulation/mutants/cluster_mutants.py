@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace_controller.cluster import brokers, elections, isr, sessions
+from headrace_controller.cluster import brokers, core, elections, isr, sessions
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.metadata import BrokerImage
 
@@ -100,6 +100,16 @@ def _graces_begin_with_the_term(patch: Patch) -> None:
         self._sessions[broker_id].broken_ms = now_ms
 
     patch(sessions.BrokerSessions, "begin", begin)
+
+
+def _counts_before_anybody_came(patch: Patch) -> None:
+    real = core.ClusterCore.lead
+
+    def lead(self: Any, now_ms: float) -> None:
+        real(self, now_ms)
+        self._first_contacts.reached(now_ms)
+
+    patch(core.ClusterCore, "lead", lead)
 
 
 def _no_former_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
@@ -217,6 +227,24 @@ MUTANTS = (
         "decision 14",
         "BrokerSessions.begin: nobody's stream broke but the old leader's",
         _graces_begin_with_the_term,
+    ),
+    Mutant(
+        "new-leader-awaits-the-dead-for-a-session",
+        "a broker and the leading controller on one machine",
+        "FirstContacts.reached: two heartbeat intervals to reach a new leader",
+        _without(sessions.FirstContacts, "reached"),
+    ),
+    Mutant(
+        "new-leader-counts-before-it-serves",
+        "a slow new leader",
+        "FirstContacts.forget: the window begins with the first contact, not with the term",
+        _counts_before_anybody_came,
+    ),
+    Mutant(
+        "new-leader-counts-through-its-pause",
+        "a new leader that is suspended",
+        "FirstContacts.stood_still: the window begins anew after a pause",
+        _without(sessions.FirstContacts, "stood_still"),
     ),
     Mutant(
         "unfenced-before-it-is-settled",

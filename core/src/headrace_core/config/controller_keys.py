@@ -54,7 +54,13 @@ CLUSTER = (
         source=HEADRACE,
         low=0,
     ),
-    honoured("broker.heartbeat.interval.ms", 2_000, "How often a broker sends a heartbeat to the controller.", low=10),
+    honoured(
+        "broker.heartbeat.interval.ms",
+        2_000,
+        "How often a broker or coordinator sends a heartbeat to the leading controller. A new leading controller fences "
+        "nodes that do not reach it within two intervals (at most broker.session.timeout.ms) after the first node did.",
+        low=10,
+    ),
     honoured(
         "auto.leader.rebalance.enable", True, "Whether the controller moves leaderships back to the preferred replicas."
     ),

@@ -110,6 +110,8 @@ class Decider:
         of the nodes proves nothing, so their sessions start again. A planned sleep is no pause, even with short
         sessions; otherwise short sessions would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
+        if paused_ms > self._sleep_ms:
+            self._core.served_late(now_ms)
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning(
                 "this process was paused for %.0f ms; the session timeout of each broker starts again", paused_ms

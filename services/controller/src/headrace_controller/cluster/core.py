@@ -87,7 +87,7 @@ from .requests import (
     UnregisterBroker,
     UpdateFeatures,
 )
-from .sessions import BrokerSessions, CoordinatorSessions
+from .sessions import BrokerSessions, CoordinatorSessions, FirstContacts
 
 
 def _bootstrap(view: View, request: Bootstrap) -> Decision:
@@ -182,10 +182,10 @@ class ClusterCore:
         self.settings = settings
         self.committed: MetadataImage = EMPTY_IMAGE
         self.speculative: MetadataImage = EMPTY_IMAGE
-        self.sessions = BrokerSessions(settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms)
-        self.coordinator_sessions = CoordinatorSessions(
-            settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms
-        )
+        self._first_contacts = FirstContacts(2 * settings.broker_heartbeat_interval_ms)
+        timeout_ms, grace_ms = settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms
+        self.sessions = BrokerSessions(timeout_ms, grace_ms, self._first_contacts)
+        self.coordinator_sessions = CoordinatorSessions(timeout_ms, grace_ms, self._first_contacts)
         self.agenda = Agenda()
         self._due_ms: dict[str, float] = {}  # duty -> time at which the duty is due
         self._planning = balancing.PlanningClock()
@@ -203,6 +203,7 @@ class ClusterCore:
     def lead(self, now_ms: float) -> None:
         """Begin a term as leader. In a new term every broker counts as just having sent a heartbeat, so that no broker
         is fenced too early."""
+        self._first_contacts.forget()
         self.sessions.forget()
         for broker in self.speculative.brokers.values():
             self.sessions.begin(broker.broker_id, broker.broker_epoch, now_ms)
@@ -216,6 +217,11 @@ class ClusterCore:
         }
         self._planning.start_anew()
         self._at_rest = None
+
+    def served_late(self, now_ms: float) -> None:
+        """Called after a pause of this process that is short beside a session, but not beside the time that nodes have
+        to reach a new leader."""
+        self._first_contacts.stood_still(now_ms)
 
     def stood_still(self, now_ms: float) -> None:
         """Called after a pause of this process, during which no message could arrive: no broker must be fenced for its

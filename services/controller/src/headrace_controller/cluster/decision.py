@@ -25,6 +25,7 @@ class ClusterSettings:
     default_replication_factor: int = from_key(SERVER, "default.replication.factor")
     delete_topic_enable: bool = from_key(SERVER, "delete.topic.enable")
     broker_session_timeout_ms: int = from_key(SERVER, "broker.session.timeout.ms")
+    broker_heartbeat_interval_ms: int = from_key(SERVER, "broker.heartbeat.interval.ms")
     broker_session_disconnect_grace_ms: int = from_key(SERVER, "broker.session.disconnect.grace.ms")
     metadata_max_records_per_request: int = from_key(SERVER, "metadata.max.records.per.request")
     #: The min.insync.replicas with which a new cluster starts; from then on, the value in the metadata is used.

@@ -3,10 +3,11 @@
     heartbeat ----------------------------> connected, silent for 0 ms
     its stream broke ---------------------> disconnected: the *grace* runs, until a heartbeat ends it
     silent for the session timeout, or disconnected for longer than the grace -----> to be fenced
+    has not reached a new leader within two heartbeat intervals (``FirstContacts``) ---> to be fenced
 
 A new leader starts with the assumption that every node has just sent a heartbeat. A change of leaders starts no grace
-period, because the old leader's streams broke when the old leader stopped. A change of the active controller by itself
-ends no node's session. All times in sessions are in monotonic milliseconds.
+period, because the old leader's streams broke when the old leader stopped. All times in sessions are in monotonic
+milliseconds.
 
 The grace period (broker.session.disconnect.grace.ms) is an addition to Kafka. A broker process that ends closes its
 connections, so the broker's partitions need not wait for a whole session timeout. With the grace period, a new leader
@@ -27,6 +28,7 @@ is no stream whose end could show that the process has ended.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,6 +37,35 @@ from .leadership import CannotLead, Hindered, with_reported
 #: Milliseconds within which the first heartbeat must follow a broker's registration; the broker sends it at once on a
 #: new connection.
 FIRST_HEARTBEAT_MS = 2_000.0
+
+
+class FirstContacts:
+    """The time that nodes have to reach a new leader: ``window_ms``, two heartbeat intervals. A node connects to a new
+    leader within two seconds, so a node that died together with the old leader need not be awaited for a session.
+
+    The window begins when the leader serves, which the first contact of any node shows. Until then, and in all at most,
+    each node has its session timeout. Whenever the leader stands still, even for less than a session, the window begins
+    anew: the nodes may have waited for the leader."""
+
+    def __init__(self, window_ms: float) -> None:
+        self._window_ms = window_ms
+        self._since_ms = math.inf
+
+    def forget(self) -> None:
+        """A term begins or ends: no node has reached this leader yet."""
+        self._since_ms = math.inf
+
+    def reached(self, now_ms: float) -> None:
+        self._since_ms = min(self._since_ms, now_ms)
+
+    def stood_still(self, now_ms: float) -> None:
+        if self._since_ms < math.inf:
+            self._since_ms = now_ms
+
+    @property
+    def over_at_ms(self) -> float:
+        """Time after which a node that has not reached this leader is to be fenced; infinite before any contact."""
+        return self._since_ms + self._window_ms
 
 
 @dataclass(slots=True)
@@ -75,9 +106,10 @@ class Contact:
 
 
 class BrokerSessions:
-    def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
+    def __init__(self, timeout_ms: float, grace_ms: float, first_contacts: FirstContacts) -> None:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
+        self._first_contacts = first_contacts
         #: Brokers that cannot lead now, each with the directories that cannot lead. A change replaces the whole mapping
         #: of brokers that cannot lead, so a view can keep an older mapping.
         self.hindered: Hindered = {}
@@ -117,6 +149,7 @@ class BrokerSessions:
         elif session.broker_epoch > contact.broker_epoch:
             return  # the message is outdated: it belongs to an earlier broker epoch
         if contact.connected:
+            self._first_contacts.reached(contact.at_ms)
             session.last_contact_ms = contact.at_ms
             if not contact.registering:
                 session.silence_max_ms = self.timeout_ms
@@ -156,8 +189,8 @@ class BrokerSessions:
         return now_ms - session.last_contact_ms
 
     def is_over(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
-        """Whether to fence this broker epoch: silent for a session timeout, or disconnected for longer than its grace
-        period."""
+        """Whether to fence this broker epoch: silent for a session timeout, disconnected for longer than its grace
+        period, or absent since the leader's term began."""
         return now_ms > self.over_at_ms(broker_id, broker_epoch)
 
     def over_at_ms(self, broker_id: int, broker_epoch: int) -> float:
@@ -166,6 +199,8 @@ class BrokerSessions:
         if session is None or session.broker_epoch != broker_epoch:
             return float("-inf")
         over_ms = session.last_contact_ms + session.silence_max_ms
+        if session.stream is None:
+            over_ms = min(over_ms, self._first_contacts.over_at_ms)
         return over_ms if session.broken_ms is None else min(over_ms, session.broken_ms + session.grace_ms)
 
     def lives(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
@@ -220,9 +255,10 @@ class CoordinatorSessions:
     """``timeout_ms``: milliseconds of silence after which a session ends. ``grace_ms``: longest time in milliseconds
     that a node may be without a connection."""
 
-    def __init__(self, timeout_ms: float, grace_ms: float) -> None:
+    def __init__(self, timeout_ms: float, grace_ms: float, first_contacts: FirstContacts) -> None:
         self._timeout_ms = timeout_ms
         self._grace_ms = grace_ms
+        self._first_contacts = first_contacts
         self._sessions: dict[int, _Session] = {}
 
     def begin_anew(self, coordinators: Iterable[tuple[int, int]], now_ms: float) -> None:
@@ -250,6 +286,7 @@ class CoordinatorSessions:
         elif session.coordinator_epoch > contact.coordinator_epoch:
             return  # the contact is outdated: it is from an earlier coordinator epoch
         if contact.connected:
+            self._first_contacts.reached(contact.at_ms)
             session.last_contact_ms, session.stream, session.broken_at_ms = contact.at_ms, contact.stream, None
             if not contact.registering:
                 session.silence_max_ms = self._timeout_ms
@@ -268,6 +305,8 @@ class CoordinatorSessions:
         if session is None or session.coordinator_epoch != coordinator_epoch:
             return float("-inf")
         gone_ms = session.last_contact_ms + session.silence_max_ms
+        if session.stream < 0:
+            gone_ms = min(gone_ms, self._first_contacts.over_at_ms)
         return gone_ms if session.broken_at_ms is None else min(gone_ms, session.broken_at_ms + self._grace_ms)
 
     def lives(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
