@@ -116,6 +116,10 @@ def test_a_lag_that_nobody_watches() -> None:
     assert "10 records behind, and committed last 26 h ago" in finding.what
     assert found(groups=(behind(23),)) == []
     assert found(groups=(behind(26, lag=0),)) == []
+    # the commit's time is the coordinator's, whose clock is two days off
+    for off_h in (48, -48):
+        assert bool(found(groups=(dataclasses.replace(behind(26 - off_h), clock_ahead_ms=off_h * HOUR_MS),)))
+        assert found(groups=(dataclasses.replace(behind(23 - off_h), clock_ahead_ms=off_h * HOUR_MS),)) == []
 
 
 def test_advice_leaves_a_cluster_healthy_and_comes_last() -> None:

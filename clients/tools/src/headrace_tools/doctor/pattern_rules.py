@@ -146,7 +146,7 @@ def lag_unwatched(facts: Facts) -> Iterator[Finding]:
         behind = sum(part.lag or 0 for part in parts)
         if group.described.state != "empty" or not behind:
             continue
-        idle_ms = facts.now_ms - max(part.commit_timestamp_ms for part in parts)
+        idle_ms = facts.now_ms + group.clock_ahead_ms - max(part.commit_timestamp_ms for part in parts)
         if idle_ms >= UNWATCHED_MS:
             name = group.described.group_id
             yield Finding(

@@ -128,10 +128,10 @@ class RollingRestart:
         """Wait until the cluster is healthy, or the roll should end. Return the state of the cluster at the last check,
         and the last entry of ``done``. If the cluster became healthy, the entry has the duration of the wait."""
         last = done[-1]
-        at_ms, since = time.time() * 1_000, time.monotonic()
+        since = time.monotonic()
 
         def check(seen: Seen, asked: float) -> list[str]:
-            return not_whole(seen, Returned(node=last.node, at_ms=at_ms, ago_ms=(asked - since) * 1_000))
+            return not_whole(seen, Returned(node=last.node, ago_ms=(asked - since) * 1_000))
 
         seen, reasons = self._wait(check, self._timeout_s)
         if reasons and self._ends():

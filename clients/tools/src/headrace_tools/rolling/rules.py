@@ -90,11 +90,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A restarted node that has served again since ``at_ms`` (wall clock of this machine), which was ``ago_ms`` before
-    the facts were collected."""
+    """A restarted node that had served again for ``ago_ms`` when the facts were collected. Nodes' wall clocks may
+    differ, so ages are compared, each measured by one clock."""
 
     node: NodeName
-    at_ms: float
     ago_ms: float
 
 
@@ -217,7 +216,11 @@ def _quorum_short(seen: Seen, returned: Returned | None) -> Iterator[str]:
             yield f"controller {number} sent nothing for {(now_ms - last_fetch) / 1000:.0f} s"
         elif now_ms - caught_up > VOTER_SILENT_MS:
             yield f"controller {number} has been behind for {(now_ms - caught_up) / 1000:.0f} s"
-        elif returned is not None and returned.node == NodeName("controller", number) and caught_up < returned.at_ms:
+        elif (
+            returned is not None
+            and returned.node == NodeName("controller", number)
+            and now_ms - caught_up > returned.ago_ms
+        ):
             yield f"controller {number} has not caught up since its start"
 
 
