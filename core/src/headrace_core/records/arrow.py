@@ -366,14 +366,15 @@ def iterate_arrow(
     limits: DecodeLimits = DEFAULT_LIMITS,
     check_crc: bool = True,
     max_bytes: int,
+    is_cut: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Decode like ``decode_arrow``, one RecordBatch after the other. Each has at most ``max_bytes`` of keys, values and
-    headers, or one row. Whatever the compression, no more is decoded at a time than ``max_bytes``, or one batch of the
-    log (``limits.max_decompressed_bytes``)."""
+    headers, or one row (``is_cut`` false: or one batch of the log). Whatever the compression, no more is decoded at a
+    time than ``max_bytes``, or one batch of the log (``limits.max_decompressed_bytes``)."""
     schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
     decoder: Any = Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
     for batch in _record_batches(decoder, slices, schema, topic, partition, max_bytes, BYTES_MAX):
-        while (rows := rows_within(batch, max_bytes)) < batch.num_rows:
+        while is_cut and (rows := rows_within(batch, max_bytes)) < batch.num_rows:
             yield batch.slice(0, rows)
             batch = batch.slice(rows)
         yield batch

@@ -121,6 +121,7 @@ class Inbox:
         # No lock is needed: only the I/O thread writes _bytes_in, only the caller's thread _bytes_out.
         self._bytes_in = 0
         self._bytes_out = 0
+        self._decoded_bytes = 0  # decoded rows that wait for the next table; the caller's thread sets them
         self._sleeper: threading.Event | None = None
         self._async_sleeper: tuple[Any, Any] | None = None
 
@@ -139,7 +140,17 @@ class Inbox:
 
     @property
     def queued_bytes(self) -> int:
-        return self._bytes_in - self._bytes_out
+        return self._bytes_in - self._bytes_out + self._decoded_bytes
+
+    def count_decoded(self, size: int) -> None:
+        """Count ``size`` bytes of decoded rows as queued, in place of those that were counted before."""
+        self._decoded_bytes = size
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        if self.fetcher_waits and self.queued_bytes <= self.max_bytes // 2:
+            self.fetcher_waits = False
+            self._on_room()
 
     def put(self, item: Slice) -> None:
         """Add a slice. ``put`` runs on the I/O thread."""
@@ -152,6 +163,7 @@ class Inbox:
         I/O thread after the last ``put``."""
         self.slices.clear()
         self._bytes_in = self._bytes_out
+        self._decoded_bytes = 0
         self._on_room = _closed
 
     def notify(self) -> None:
@@ -171,9 +183,7 @@ class Inbox:
         while self.slices:
             item = self.slices.popleft()
             self._bytes_out += item.size
-            if self.fetcher_waits and self.queued_bytes <= self.max_bytes // 2:
-                self.fetcher_waits = False
-                self._on_room()
+            self._tell_of_room()
             if item.generation == item.assigned.generation:
                 return item
         return None

@@ -22,6 +22,7 @@ from ..engine.io_thread import closed_error, forked_error
 from ..metrics import Metrics, PartitionCounts
 from ..models import OffsetAndMetadata
 from ..serializers import WouldWait, deserializer
+from .decoded import Decoded, take_rows
 from .fetcher import Fetcher
 from .inbox import Assigned, Inbox, Slice
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Partitions as the consumer's methods accept them: ``pause(a, b)`` and ``pause([a, b])`` mean the same.
 Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
+#: Slices of one partition that are queued again, each with its iterator.
+Queued = list[tuple[Slice, RecordIterator]]
 
 
 class Reading:
@@ -69,6 +72,8 @@ class Reading:
         self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that are stopped until a seek
         # The Slice whose retriable error ``next_slice`` raised last; None after a Slice with records.
         self._failed: Slice | None = None
+        # The rows that the last table left of a batch; ``_resumed`` begins with this batch.
+        self._decoded: Decoded | None = None
         # The (generation, position) at which the last ``drain`` or ``take_arrow`` began to read each partition.
         self._taken: dict[Assigned, tuple[int, int]] = {}
         self._generation = 0
@@ -192,6 +197,7 @@ class Reading:
         self._errors.pop(assigned.tp, None)
         if self.current is not None and self.current[0].assigned is assigned:
             self.current = None
+        self._drop_decoded(assigned)
         self._resumed = deque(item for item in self._resumed if item[0].assigned is not assigned)
         self._dirty = True
 
@@ -248,6 +254,7 @@ class Reading:
     def _limit_held(self, assigned: Assigned) -> None:
         """Drop the slices of the partition if too many bytes are held, and fetch them again later: repeated pauses must
         not fill the memory."""
+        self._drop_decoded(assigned)
         kept = sum(entry[0].size for some in (self._resumed, *self._held.values()) for entry in some)
         if kept > self.inbox.max_bytes:
             position = self.known_position(assigned.tp)
@@ -353,6 +360,8 @@ class Reading:
         fetched records."""
         if self.inbox.alarm or self.inbox.is_shut:
             return None
+        if self._decoded is not None:
+            self._keep(None)
         if self._current is not None:
             iterator = self.under_way = self._current[1]
         else:
@@ -541,74 +550,62 @@ class Reading:
             size += item.size
         batches: list[pa.RecordBatch] = []
         failure: HeadraceError | None = None
-        damaged: list[tuple[Slice, RecordIterator]] = []
-        left = max_bytes
+        # What is left of each partition, in the order of the next call. A partition with decoded rows comes first, but
+        # then the others: a busy partition keeps no other waiting.
+        first: list[Queued] = []
+        waiting: list[Queued] = []
+        last: list[Queued] = []
+        left, left_over = max_bytes, None
         for assigned, entries in taken.items():
             start = entries[0][1]
-            if failure is not None or (batches and left <= max_bytes // 2):
-                self._put_back(entries, start)
+            if failure is not None or first or (batches and left <= max_bytes // 2):
+                waiting.append(self._from(entries, start))
                 continue
             decode = partial(self._decode_arrow, assigned, columns=columns, include_headers=include_headers)
+            kept = self._decoded
+            decoded = None if kept is None else kept.rows_at(assigned, start, columns, include_headers)
             try:
-                decoded, end = self._arrow_within(entries, decode, left, is_first=not batches)
+                parts = [part for item, _ in entries for part in item.parts]
+                after = start if decoded is None else decoded.column("offset")[-1].as_py() + 1
+                source = decode(parts, after, max_bytes=max_bytes, is_cut=False)
+                found, rest, is_end = take_rows(decoded, source, left, is_first=not batches, is_alone=len(taken) == 1)
             except HeadraceError as error:
                 failure = error
-                decoded, end, damaged = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
-                if not batches and not decoded:
-                    self._queue(damaged)  # behind the other partitions, which come next
-                    damaged = []
-            batches += decoded
-            left -= sum(map(data_bytes, decoded))
+                found, end, damaged = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
+                # The next call raises the error; without records before it, the other partitions come next.
+                (first if batches or found else last).append(damaged)
+            else:
+                end = found[-1].column("offset")[-1].as_py() + 1 if found else start
+                if is_end:
+                    end = entries[-1][0].next_offset
+                _move(entries[0][0], end)
+                (last if rest is None else first).append(self._from(entries, end))
+                if rest is not None and entries[0][0].generation == assigned.generation and self.state == "open":
+                    left_over = Decoded(assigned, rest, columns, include_headers)
+            batches += found
+            left -= sum(map(data_bytes, found))
             self.skipped |= end > start
-        self._queue(damaged)  # before the other partitions: the next call raises the error
+        for again in reversed(first + waiting + last):
+            self._queue(again)
+        self._keep(left_over)
         if failure is not None and not batches:
             raise failure
         return [batch.select(names) for batch in batches]
 
-    def _arrow_within(
-        self,
-        entries: list[tuple[Slice, int]],
-        decode: Callable[..., Iterator[pa.RecordBatch]],
-        max_bytes: int,
-        *,
-        is_first: bool,
-    ) -> tuple[list[pa.RecordBatch], int]:
-        """Decode more than half of ``max_bytes``, if there is as much, and not more (``is_first``: but at least one
-        record). The other records stay queued. Returns the batches and the position after them. Raises the error of a
-        damaged batch, unless there are records before it."""
-        from headrace_core.records.arrow import data_bytes, rows_within
-
-        batches: list[pa.RecordBatch] = []
-        left = max_bytes
-        try:
-            for batch in decode(
-                [part for item, _ in entries for part in item.parts], entries[0][1], max_bytes=max_bytes
-            ):
-                whole = batch.num_rows
-                if data_bytes(batch) > left and (batches or not is_first):
-                    batch = batch.slice(0, rows_within(batch, left))
-                    if data_bytes(batch) > left:  # its first record does not fit
-                        break
-                if batch.num_rows:
-                    batches.append(batch)
-                    left -= data_bytes(batch)
-                if batch.num_rows < whole or left <= max_bytes // 2:
-                    break
-            else:
-                return batches, _move(entries[-1][0], entries[-1][0].next_offset)
-        except HeadraceError:
-            if not batches:
-                raise
-        position = batches[-1].column("offset")[-1].as_py() + 1 if batches else entries[0][1]
-        return batches, self._put_back(entries, position)
-
-    def _put_back(self, entries: list[tuple[Slice, int]], position: int) -> int:
-        """Queue the records from ``position`` on again, and return it."""
+    def _from(self, entries: list[tuple[Slice, int]], position: int) -> Queued:
+        """The records of the entries from ``position`` on."""
         left = [(item, max(start, position)) for item, start in entries if item.next_offset > position]
-        self._queue([(item, self._iterator(item, start)) for item, start in left])
-        return _move(entries[0][0], position)
+        return [(item, self._iterator(item, start)) for item, start in left]
 
-    def _queue(self, again: list[tuple[Slice, RecordIterator]]) -> None:
+    def _keep(self, decoded: Decoded | None) -> None:
+        self._decoded = decoded
+        self.inbox.count_decoded(0 if decoded is None else decoded.size)
+
+    def _drop_decoded(self, assigned: Assigned) -> None:
+        if self._decoded is not None and self._decoded.assigned is assigned:
+            self._keep(None)
+
+    def _queue(self, again: Queued) -> None:
         """Queue slices of one partition before all others, unless a seek has made them stale."""
         if again and again[0][0].generation == again[0][0].assigned.generation:
             self._resumed.extendleft(reversed(again))
@@ -633,6 +630,7 @@ class Reading:
         columns: list[str] | None,
         include_headers: bool,
         max_bytes: int,
+        is_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         from headrace_core.records.arrow import iterate_arrow
 
@@ -646,11 +644,12 @@ class Reading:
             include_headers=include_headers,
             check_crc=self.check_crcs,
             max_bytes=max_bytes,
+            is_cut=is_cut,
         )
 
     def _arrow_before_damage(
         self, entries: list[tuple[Slice, int]], decode: Callable[[list[Buffer], int], Iterator[pa.RecordBatch]]
-    ) -> tuple[list[pa.RecordBatch], int, list[tuple[Slice, RecordIterator]]]:
+    ) -> tuple[list[pa.RecordBatch], int, Queued]:
         """Decode batch by batch until a batch fails. Returns the batches, the position after them, and the slices from
         the failed batch on."""
         batches: list[pa.RecordBatch] = []
@@ -683,6 +682,7 @@ class Reading:
         self._held.clear()
         self._resumed.clear()
         self._taken = {}
+        self._decoded = None
         self.inbox.notify()
 
     def _count_consumed(self, assigned: Assigned, count: int) -> None:
