@@ -87,13 +87,11 @@ def test_one_refused_partition_does_not_hold_back_the_others(cluster, topic):
     assert orders.read(partition=1) == [b"b"]
 
 
-def test_batches_of_one_request_are_appended_all_or_none(topic):
+def test_a_request_has_one_batch_for_a_partition_as_in_kafka(topic):
     orders = topic()
-    assert code(orders.append(batch(b"a") + batch(b"b", b"c"))) == 0
-    damaged = bytearray(batch(b"e"))
-    damaged[-1] ^= 1
-    assert code(orders.append(batch(b"d") + bytes(damaged))) == errors.CorruptMessageError.number
-    assert orders.read() == [b"a", b"b", b"c"]
+    assert code(orders.append(batch(b"a") + batch(b"b", b"c"))) == errors.InvalidRecordError.number
+    assert code(orders.append(batch(b"d", b"e"))) == 0
+    assert orders.read() == [b"d", b"e"]
 
 
 def test_the_stored_bytes_are_the_producers_but_for_offset_and_epoch(cluster, topic):
@@ -177,9 +175,9 @@ def test_a_batch_above_the_topics_limit_is_too_large(topic):
     assert orders.produce(b"x" * 900).base_offset == 0
 
 
-def test_batches_that_do_not_fit_a_segment_are_too_large_together(topic):
-    orders = topic(segment_bytes="2000", max_message_bytes="1500")
-    result = orders.append(batch(b"x" * 1200) + batch(b"y" * 1200))
+def test_records_that_do_not_fit_a_segment_are_too_large(topic):
+    orders = topic(segment_bytes="2000", max_message_bytes="3000")
+    result = orders.append(batch(b"x" * 2400))
     assert code(result) == errors.RecordListTooLargeError.number
     assert orders.end() == 0
 

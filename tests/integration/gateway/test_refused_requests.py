@@ -478,3 +478,33 @@ def test_offsets_without_a_transaction_are_refused_as_the_clients_version_knows(
         assert transaction.commit_offsets(version, producer_epoch=epoch + 1) == invalid_producer_epoch
         assert transaction.commit_offsets(version, producer_id=stranger) == invalid_producer_id_mapping
         assert transaction.commit_offsets(version) == code
+
+
+def batches(count: int) -> bytes:
+    return encode_batch([(1_700_000_000_000, None, b"x", [])]) * count
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
+def test_a_partition_gets_one_batch_of_a_produce_request(wire: KafkaWire, version: int) -> None:
+    """Kafka answers 87 for a partition with several batches, and appends to the others of the request."""
+    (described,) = wire.ask(Api.METADATA, topics=[{"name": "orders"}]).topics
+    topic = {"name": "orders", "topic_id": described.topic_id}
+    if version < 13:
+        del topic["topic_id"]
+    else:
+        del topic["name"]
+    parts = [{"index": 0, "records": batches(2)}, {"index": 1, "records": batches(1)}]
+    answer = wire.ask(Api.PRODUCE, version, acks=-1, timeout=30_000, topic_data=[{**topic, "partition_data": parts}])
+    (found,) = answer.responses
+    assert [each.error_code for each in found.partition_responses] == [INVALID_RECORD, NONE]
+    if version >= 8:
+        assert "exactly one batch" in found.partition_responses[0].error_message
+
+
+@pytest.mark.parametrize("count", [2, 10_000])
+def test_an_unbatched_request_with_several_batches_is_refused_as_well(wire: KafkaWire, count: int) -> None:
+    parts = [{"index": 0, "records": batches(count)}]
+    topics = [{"name": "stock", "partition_data": parts}]
+    (found,) = wire.ask(Api.PRODUCE, 12, acks=-1, timeout=30_000, topic_data=topics).responses
+    assert found.partition_responses[0].error_code == INVALID_RECORD
+    assert found.partition_responses[0].base_offset == -1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .batches import (
     SLICE_EXACT,
     SLICE_HAS_GAPS,
+    check_batch_count,
     epoch_range,
     is_as_sent,
     iterate_headers,
@@ -98,6 +99,7 @@ __all__ = [
     "RecordTuple",
     "SchemaIds",
     "check_batch",
+    "check_batch_count",
     "check_slice",
     "decode_batch",
     "encode_batch",

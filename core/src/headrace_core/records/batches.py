@@ -42,7 +42,8 @@ _BASE = struct.Struct(">q4xi")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
-_CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 8, 17, 21, 35
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
@@ -128,6 +129,34 @@ def iterate_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         header = read_whole_header(data, position)
         yield position, header
         position += header.size
+
+
+def check_batch_count(data: Buffer, most: int, owner: object) -> None:
+    """Refuse more than ``most`` batches for ``owner``, the partition that an error names. The function reads only the
+    lengths of the first ``most`` batches, so that millions of small batches cost nothing.
+
+    Raises InvalidRecordError, or CorruptMessageError if the further bytes may be damage on the way: the first batches
+    do not match their CRCs. Incomplete batches pass, because the check of the batches themselves refuses them.
+    """
+    position, size = 0, len(data)
+    for _ in range(most):
+        if size - position < HEADER_BYTES:
+            return
+        length = _LENGTH.unpack_from(data, position + _LENGTH_AT)[0] + LENGTH_PREFIX_BYTES
+        position += length
+        if length < HEADER_BYTES or position + HEADER_BYTES > size:
+            return
+    first = memoryview(data)[:position]
+    if not is_as_sent(first):
+        raise CorruptMessageError(
+            f"{owner}: {size} bytes of records, but the first {position} bytes, which should be whole batches, do not "
+            "match their CRC"
+        )
+    allowed = "exactly one batch" if most == 1 else f"at most {most} batches"
+    raise InvalidRecordError(
+        f"{owner}: a request may have {allowed} of records for a partition, but {size - position} bytes follow; send "
+        "each further batch in a request of its own"
+    )
 
 
 def split_batches(data: Buffer) -> list[BatchSpan]:

@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 _GAPS_MAX = 100  #: Maximum number of gaps at the ends of leader epochs that a replica remembers (``past_gap``).
 
+_CHECKS_AT_ONCE = 100  #: Appends that the event loop checks before it runs other tasks.
+
 #: The event that all replicas share until their log first moves to another directory. A shared event saves memory,
 #: because nearly all logs never move.
 _NEVER_HELD = asyncio.Event()
@@ -319,7 +321,7 @@ class LeaderReplica:
             headers = [read_header(data)]
         else:
             data, headers = self._accepted(append, allow_transactional=True)
-            check_transactional(headers, self.partition)
+            check_transactional(headers[0], self.partition)
         return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, transaction=transaction)
 
     def _accepted(self, append: _Appending, *, allow_transactional: bool) -> tuple[Buffer, Sequence[BatchHeader]]:
@@ -371,8 +373,10 @@ class LeaderReplica:
 
     def _first_checked(self, check: Callable[[], None]) -> None:
         """Finish the check of the first waiting append. Also process the later appends, as long as their checks need
-        neither a thread nor an answer of the schema registry."""
-        while self._finish_check(self._unchecked[0], check):
+        neither a thread nor an answer of the schema registry, in portions: a client may have queued thousands."""
+        for _ in range(_CHECKS_AT_ONCE):
+            if not self._finish_check(self._unchecked[0], check):
+                return
             self._unchecked.popleft()
             if not self._unchecked:
                 return
@@ -381,6 +385,7 @@ class LeaderReplica:
                 self._check_next()
                 return
             check = functools.partial(self._check, append)
+        asyncio.get_running_loop().call_soon(self._first_checked, check)
 
     def _finish_check(self, append: _Appending, check: Callable[[], None]) -> bool:
         """Finish the check of an append. ``check`` checks the batches and stores the result in the append, or raises an

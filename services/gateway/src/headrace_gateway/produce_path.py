@@ -29,9 +29,11 @@ from headrace_core.errors import (
     UnsupportedVersionError,
 )
 from headrace_core.metadata import TopicImage
+from headrace_core.records import check_batch_count
 from headrace_core.records.types import COMPRESSION_MASK, MAGIC, Compression
 from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
@@ -164,8 +166,9 @@ class Streams:
         done(response, error)
 
 
-def _wrong_format(records: Any, version: int) -> HeadraceError | None:
-    """The error for records in a format that Kafka refuses in this version of Produce. The leader checks all else."""
+def _wrong_format(records: Any, version: int, topic: str, partition: int) -> HeadraceError | None:
+    """The error for records in a format that Kafka refuses in this version of Produce, and for more than one batch. The
+    leader checks all else."""
     if records is None or len(records) <= _ATTRIBUTES:
         return None
     if records[_MAGIC] != MAGIC:
@@ -177,6 +180,10 @@ def _wrong_format(records: Any, version: int) -> HeadraceError | None:
         return UnsupportedCompressionTypeError(
             f"records with the codec zstd need version {_ZSTD_FROM} of Produce, not {version}; upgrade the client"
         )
+    try:
+        check_batch_count(records, 1, TopicPartition(topic, partition))
+    except HeadraceError as error:
+        return error
     return None
 
 
@@ -255,7 +262,7 @@ class _Produce:
                     self._refuse(result, hidden)
                 elif topic is None:
                     self._refuse(result, self._unknown(topic_data))
-                elif (wrong := _wrong_format(data.records, self._call.version)) is not None:
+                elif (wrong := _wrong_format(data.records, self._call.version, name, data.index)) is not None:
                     self._refuse(result, wrong)
                 else:
                     leader = self._leader(topic, data.index, result)

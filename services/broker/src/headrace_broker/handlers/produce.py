@@ -19,11 +19,12 @@ the state of its partitions (``UnansweredRequests``).
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import time
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -43,6 +44,7 @@ from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
 from headrace_core.quotas import PRODUCER_BYTE_RATE, ClientLimits, throttle_ms
 from headrace_core.quotas.callers import limits_of
+from headrace_core.records import check_batch_count
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.security import refusals
 from headrace_core.security.access import Access, current_access
@@ -78,7 +80,11 @@ KEPT_BYTES_MAX = 1024 * 1024
 _MESSAGE = -1
 #: Reasons why the broker does not read a produce stream: a limit of the stream or of all streams, unread answers, or a
 #: client's quota. After a large request, the stream also waits for its turn (``BulkTurns``).
-_OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
+#: While the broker handles a request in portions, it does not read the next one either.
+_OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN, _PORTIONS = 1, 2, 4, 8, 16, 32
+#: Partitions of a request that the event loop handles before it runs other tasks, about 3 ms.
+PORTION = 200
+_OVER = object()
 #: Error codes for a produce request with invalid records. If a client's request fails with one of the codes in
 #: _WORTHLESS in every partition, the broker delays the connection's next requests (``Penalties``). If several clients
 #: share the stream, the broker delays the answer.
@@ -86,6 +92,9 @@ _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE
 #: Maximum number of invalid records that one produce answer lists, over all partitions.
 _FAULTS_MAX = 100
 _TRANSACTION_VERSIONS = (1, 2)
+#: Maximum number of batches for a partition in one request. A client sends one, as in Kafka. A coordinator joins a few
+#: (512 KiB each, together 1 MB) for its shard in one append.
+_CLIENTS_BATCHES_MAX, _COORDINATORS_BATCHES_MAX = 1, 16
 _REQUEST = "Produce"  #: Name of the request in the metrics.
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
@@ -308,24 +317,50 @@ class ProduceStream(StreamHandler[Any]):
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
     def on_request(self, request: Any) -> None:
-        brake = self._brake
-        is_timed = brake is not None and brake.limits.measures_work
-        started_s = time.perf_counter() if is_timed else 0.0
-        if self._is_packed:
-            for each in request.requests:
-                self._handle(each, each.ByteSize())
-        else:
-            self._handle(request, self._stream.request_bytes)
-        if is_timed and brake is not None:
-            brake.worked(started_s)
+        self._work_on(self._handle_all(request))
         if self._stream.request_bytes < BULK_BYTES:
             self._broker.turns.note()
         else:  # the stream's next request is read after other clients had their turn
             self._hold(_TURN)
             self._broker.turns.ask(partial(self._release, _TURN))
 
-    def _handle(self, request: Any, size: int) -> None:
-        """Handle one request of ``size`` bytes."""
+    def _work_on(self, portions: Iterator[None]) -> None:
+        """Handle the next portion of a message. The stream is not read before the last one."""
+        brake = self._brake
+        is_timed = brake is not None and brake.limits.measures_work
+        started_s = time.perf_counter() if is_timed else 0.0
+        is_over = next(portions, _OVER) is _OVER
+        if is_timed and brake is not None:
+            brake.worked(started_s)
+        if not is_over:
+            self._hold(_PORTIONS)
+            asyncio.get_running_loop().call_soon(self._work_on_later, portions)
+        elif self._holds & _PORTIONS:
+            self._release(_PORTIONS)
+            self._stream.check_idle()
+
+    def _work_on_later(self, portions: Iterator[None]) -> None:
+        try:
+            self._work_on(portions)
+        except Exception as error:  # noqa: BLE001  (ends the stream, as an error of ``on_request`` does)
+            self._stream.finish(error)
+
+    def _handle_all(self, request: Any) -> Iterator[None]:
+        if self._is_packed:
+            handled = 0
+            for each in request.requests:
+                handled += len(each.partitions)
+                if handled > PORTION:
+                    handled = len(each.partitions)
+                    yield
+                    if self._is_closed:
+                        return
+                yield from self._handle(each, each.ByteSize())
+        else:
+            yield from self._handle(request, self._stream.request_bytes)
+
+    def _handle(self, request: Any, size: int) -> Iterator[None]:
+        """Handle one request of ``size`` bytes. Yields after each portion of PORTION partitions, except the last."""
         items = request.partitions
         if not items:
             raise InvalidRequestError(f"produce request {request.correlation_id} names no partition")
@@ -338,13 +373,13 @@ class ProduceStream(StreamHandler[Any]):
         pending.size = max(record_bytes, size)  # size of the whole request, including names
         self._begin(pending, record_bytes)
         try:
-            self._append_all(request, pending, records, record_bytes)
+            yield from self._append_all(request, pending, records, record_bytes)
         finally:
             self._freed(pending, _MESSAGE)
             if self._is_closed:  # the call ended while this message was on the way from the reader
                 self._abandon()
 
-    def _append_all(self, request: Any, pending: _Pending, records: list[bytes], record_bytes: int) -> None:
+    def _append_all(self, request: Any, pending: _Pending, records: list[bytes], record_bytes: int) -> Iterator[None]:
         """Check the request, and pass the records of its partitions to the replicas."""
         broker, acks, transactional_id = self._broker, pending.acks, request.transactional_id
         items, partitions = request.partitions, pending.partitions
@@ -366,14 +401,20 @@ class ProduceStream(StreamHandler[Any]):
         now_ms = broker.clock.now_ms()
         committed = acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED)
         transaction: ProducerTransaction | None = None
+        batches_max = _CLIENTS_BATCHES_MAX if self._writers is Writers.CLIENTS else _COORDINATORS_BATCHES_MAX
         traces = broker.traces
         if transactional_id:
             pending.order = list(partitions)
         for index, item in enumerate(items):
+            if index and not index % PORTION:
+                yield
+                if pending.answered:  # it has timed out, or the client has gone
+                    return
             try:
                 if granted is not None and (topic := partitions[index].topic) not in granted:
                     access.require(Operation.WRITE, ResourceType.TOPIC, topic)
                 fence = fence_of(item, self._writers)
+                check_batch_count(records[index], batches_max, partitions[index])
                 if transactional_id:
                     transaction = self._transaction_of(request, records[index])
                     if transaction is not None:
@@ -449,7 +490,7 @@ class ProduceStream(StreamHandler[Any]):
         return None
 
     def is_idle(self) -> bool:
-        return not self._in_flight
+        return not self._in_flight and not self._holds & _PORTIONS
 
     def on_written(self) -> None:
         if self._holds & _UNREAD_ANSWERS and self._stream.queued_bytes <= UNREAD_BYTES_MAX // 2:

@@ -18,27 +18,44 @@ from headrace_core.errors import (
 from headrace_core.log.appending import in_topic_codec, topic_codec, validate
 from headrace_core.log.config import LogConfig
 from headrace_core.log.files import Buffer
-from headrace_core.records import BatchHeader, Compression, SchemaIds, is_as_sent, iterate_headers, read_header
+from headrace_core.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    SchemaIds,
+    is_as_sent,
+    read_header,
+)
+from headrace_core.records.compression import decompress
 from headrace_core.types import TopicPartition
 
-#: Maximum bytes of compressed batches that the event loop checks without another thread, because they decompress within
-#: milliseconds.
-_INLINE_COMPRESSED_BYTES_MAX = 1024
+#: Maximum bytes of a compressed batch, and of its records, that the event loop checks without another thread. 1 KiB of
+#: gzip or zstd may become a megabyte, and one request has 2,000 batches.
+_INLINE_COMPRESSED_BYTES_MAX, _INLINE_INFLATED_BYTES_MAX = 1024, 4096
 
 
 def needs_thread(records: bytes, config: LogConfig) -> bool:
     """Whether the check of ``records`` would stall the calling thread. Decompression and recompression take
     milliseconds, or much longer for malicious input. All checks except decompression and recompression run at several
     GB/s."""
-    if len(records) <= _INLINE_COMPRESSED_BYTES_MAX:
-        return False
     wanted = topic_codec(config)
-    if wanted is not None and wanted is not Compression.NONE:
-        return True
+    position = 0
     try:
-        return any(header.compression is not Compression.NONE for _, header in iterate_headers(records))
+        while position < len(records):
+            header = read_header(records, position)
+            codec, end = header.compression, position + header.size
+            if wanted not in (None, Compression.NONE, codec):
+                return True
+            if codec is not Compression.NONE:
+                if header.size > _INLINE_COMPRESSED_BYTES_MAX:
+                    return True
+                decompress(codec, memoryview(records)[position + HEADER_BYTES : end], _INLINE_INFLATED_BYTES_MAX)
+            position = end
     except CorruptMessageError:
-        return False  # no batch before the wrong header is compressed, and ``accept`` raises the error
+        return False  # no batch before the wrong header needs a thread, and ``accept`` raises the error
+    except HeadraceError:
+        return True  # the records are damaged, or larger
+    return False
 
 
 def accept(
@@ -103,18 +120,9 @@ def _accept(
     return in_topic_codec(data, headers, config)
 
 
-def check_transactional(headers: Sequence[BatchHeader], partition: TopicPartition) -> None:
-    """Check that all batches of an append with a transaction are transactional batches of one producer epoch. Raises
-    InvalidRecordError."""
-    first = headers[0]
-    for header in headers:
-        if not header.is_transactional or header.producer_id < 0:
-            raise InvalidRecordError(
-                f"{partition}: the request has a transactional id, but a batch is not part of a transaction"
-            )
-        if (header.producer_id, header.producer_epoch) != (first.producer_id, first.producer_epoch):
-            raise InvalidRecordError(
-                f"{partition}: all batches of a transactional request must be of one producer and epoch, not of "
-                f"producers {first.producer_id} (epoch {first.producer_epoch}) and {header.producer_id} (epoch "
-                f"{header.producer_epoch})"
-            )
+def check_transactional(header: BatchHeader, partition: TopicPartition) -> None:
+    """Check the only batch of an append with a transaction. Raises InvalidRecordError."""
+    if not header.is_transactional or header.producer_id < 0:
+        raise InvalidRecordError(
+            f"{partition}: the request has a transactional id, but the batch is not part of a transaction"
+        )
