@@ -182,11 +182,12 @@ class OffsetsWorld:
         self.log += records
         return groups
 
-    def successor(self) -> OffsetsLogic:
+    def successor(self, now_ms: int = NOW_MS) -> OffsetsLogic:
         """A new coordinator of the shard, which has replayed the log."""
         logic = OffsetsLogic(self.groups, self.settings)
         for key, value in self.log:
             logic.replay(key, value)
+        logic.started(now_ms)
         return logic
 
 

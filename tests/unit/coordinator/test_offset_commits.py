@@ -279,29 +279,43 @@ def test_who_names_no_topic_id_is_not_given_the_offset_of_a_deleted_namesake_eit
     assert list(world.fetch("g", now_ms=later_ms)) == [("u", 0)]
 
 
-def test_a_commit_that_another_clock_stamped_does_not_hide_that_its_topic_is_gone_until_that_time_comes() -> None:
-    """The former owner's clock was an hour ahead (found by simulation)."""
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+OFF_MS = [0, *(sign * ms for ms in (100, HOUR_MS, DAY_MS) for sign in (1, -1))]
+
+
+@pytest.mark.parametrize("off_ms", OFF_MS)
+def test_a_commit_that_another_clock_stamped_does_not_hide_that_its_topic_is_gone_until_that_time_comes(
+    off_ms: int,
+) -> None:
+    """The former owner's clock differs (found by simulation)."""
     world = OffsetsWorld()
     world.commit("g", OffsetToCommit("t", 0, 42, topic_id=OLD_ID))
-    world.logic = world.successor()
+    now_ms = NOW_MS + off_ms
+    world.logic = world.successor(now_ms)
     world.logic.topics_changed(_topics(t=(NEW_ID, 1)))
-    earlier_ms = NOW_MS - 3_600_000
-    assert world.fetch("g", partitions=(OffsetToFetch("t", 0),), now_ms=earlier_ms)["t", 0].offset == NO_OFFSET
+    found = world.fetch("g", partitions=(OffsetToFetch("t", 0),), now_ms=now_ms + NAMESAKE_AGE_MS)["t", 0]
+    assert (found.offset, found.error) == (NO_OFFSET, None)
 
 
-def test_an_offset_of_a_topic_that_is_not_known_yet_is_asked_for_again_and_not_taken_for_none() -> None:
-    """The former owner knew the new topic, and this owner has slightly older metadata. The answer "no offset" would
-    lose the consumer's position."""
+@pytest.mark.parametrize("off_ms", OFF_MS)
+@pytest.mark.parametrize("set_ms", [0, DAY_MS, -DAY_MS])
+def test_an_offset_of_a_topic_that_is_not_known_yet_is_asked_for_again_and_not_taken_for_none(
+    off_ms: int, set_ms: int
+) -> None:
+    """The former owner knew the new topic, and this owner, whose clock differs and may be set, has slightly older
+    metadata. The answer "no offset" would lose the consumer's position."""
     world = OffsetsWorld()
     world.commit("g", OffsetToCommit("t", 0, 42, topic_id=NEW_ID))
-    world.logic = world.successor()
+    world.logic = world.successor(NOW_MS + off_ms)
     world.logic.topics_changed(_topics(t=(OLD_ID, 1)))
+    world.logic.clock_set(set_ms)
+    now_ms = NOW_MS + off_ms + set_ms + NAMESAKE_AGE_MS - 1
     for how in ({}, {"partitions": (OffsetToFetch("t", 0),)}):
-        error = world.fetch("g", now_ms=NOW_MS + 100, **how)["t", 0].error
+        error = world.fetch("g", now_ms=now_ms, **how)["t", 0].error
         assert isinstance(error, HeadraceError)
         assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_ID", True)
     world.logic.topics_changed(_topics(t=(NEW_ID, 1)))
-    assert world.fetch("g", now_ms=NOW_MS + 200)["t", 0].offset == 42
+    assert world.fetch("g", now_ms=now_ms)["t", 0].offset == 42
 
 
 def test_offsets_that_a_transaction_may_change_are_not_stable() -> None:

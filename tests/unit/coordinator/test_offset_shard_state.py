@@ -16,6 +16,7 @@ from headrace_coordinator.group.messages import (
     TopicsChanged,
 )
 from headrace_coordinator.offsets.codec import CommittedOffset, encode_key, encode_value
+from headrace_coordinator.offsets.logic import NAMESAKE_AGE_MS
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
     DeleteGroup,
@@ -27,7 +28,7 @@ from headrace_coordinator.offsets.messages import (
     WatermarksSeen,
 )
 from headrace_coordinator.shard_state_machine import ShardStateMachine
-from headrace_coordinator.state_machine import Decision, RecordKind, ShardRecord, StateMachine
+from headrace_coordinator.state_machine import ClockSet, Decision, RecordKind, ShardRecord, StateMachine
 from headrace_core.errors import GroupIdNotFoundError, NonEmptyGroupError
 from headrace_core.types import TopicPartition
 from tests.worlds.shard_world import DAY_MS, NOW_MS, Group, GroupsByHand
@@ -194,6 +195,18 @@ def test_a_clock_that_was_set_back_is_noticed_by_whatever_is_asked_next() -> Non
     earlier_ms = NOW_MS - 365 * DAY_MS
     shard.ask(ListGroups(), earlier_ms)
     assert shard.state.next_due_ms() == earlier_ms + CHECK_MS
+
+
+@pytest.mark.parametrize("by_ms", [DAY_MS, -DAY_MS])
+def test_a_clock_that_is_set_after_the_loading_makes_an_unknown_topics_offset_no_offset_of_none(by_ms: int) -> None:
+    shard, newer = Shard(), CommittedOffset(5, topic_id=b"n" * 16)
+    shard.state.replay(encode_key("g", TopicPartition("t", 0)), encode_value(newer), NOW_MS)
+    shard.ask(TopicsChanged({"t": Topic("t", b"o" * 16, 1)}))
+    shard.ask(ClockSet(by_ms), NOW_MS + by_ms)
+    assert shard.groups.handled[-1] == ClockSet(by_ms)
+    for after_ms, expected in ((NAMESAKE_AGE_MS - 1, ["UNKNOWN_TOPIC_ID"]), (NAMESAKE_AGE_MS, [])):
+        found = shard.ask(FetchOffsets("g"), NOW_MS + by_ms + after_ms).reply.offsets  # type: ignore[attr-defined]
+        assert [each.error and each.error.code for each in found] == expected
 
 
 def test_topics_are_passed_to_both() -> None:

@@ -256,11 +256,18 @@ def test_only_its_batch_commits_a_transaction(shard: Shard) -> None:
         shard.ask(CompleteTransaction(name, identity, commit=True))
 
 
-def test_a_prepared_transaction_without_a_decision_is_aborted_after_an_hour(shard: Shard) -> None:
+@pytest.mark.parametrize("off_ms", [None, 0, 24 * HOUR_MS, -24 * HOUR_MS])
+def test_a_prepared_transaction_without_a_decision_is_aborted_an_hour_after_it_or_a_take_over(
+    shard: Shard, off_ms: int | None
+) -> None:
     token = shard.prepare(shard.begin(0))
+    if off_ms is not None:
+        shard.tick(HOUR_MS - 1)
+        assert shard.state(token) is TransactionState.ONGOING
+        shard.now_ms += off_ms
+        shard.move()
     shard.tick(HOUR_MS - 1)
     assert shard.state(token) is TransactionState.ONGOING
-    shard.move()
     shard.tick(1)
     assert shard.state(token) is TransactionState.PREPARE_ABORT
     with pytest.raises(InvalidTxnStateError, match=r"not committed within transaction\.sink\.timeout\.ms"):

@@ -74,8 +74,8 @@ class Shard:
         assert isinstance(reply, ProducerIdReply)
         return reply.identity
 
-    def add(self, identity: ProducerIdentity, *partitions: TopicPartition, version: int = 2) -> None:
-        self.ask(AddPartitions("t", identity, frozenset(partitions), version))
+    def add(self, identity: ProducerIdentity, *partitions: TopicPartition, version: int = 2, name: str = "t") -> None:
+        self.ask(AddPartitions(name, identity, frozenset(partitions), version))
 
     def end(self, identity: ProducerIdentity, *, commit: bool = True, version: int = 2) -> ProducerIdentity:
         owner = self.ask(EndTransaction("t", identity, commit, version))
@@ -299,16 +299,56 @@ def test_a_new_owner_of_the_shard_asks_for_all_markers_again(commit: bool) -> No
     assert shard.state() is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
 
 
-def test_a_new_owner_of_the_shard_counts_from_the_start_of_the_transaction() -> None:
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+OFF_MS = [0, *(sign * ms for ms in (1_000, 4_000, HOUR_MS, DAY_MS) for sign in (1, -1))]
+
+
+@pytest.mark.parametrize("off_ms", OFF_MS)
+def test_a_new_owner_of_the_shard_counts_from_its_take_over_whatever_the_owners_clocks_say(off_ms: int) -> None:
     shard = Shard()
     producer = shard.init(timeout_ms=5_000)
     shard.add(producer, ONE)
-    shard.now_ms += 3_000
+    shard.now_ms += 3_000 + off_ms
     shard.moved()
-    shard.tick(1_999)
+    shard.tick(4_999)
     assert shard.state() is S.ONGOING
+    shard.add(producer, TWO)  # does not begin it again
+    assert shard.machine.next_due_ms() == shard.now_ms + 1
     shard.tick(1)
     assert shard.state() is S.PREPARE_ABORT
+
+
+@pytest.mark.parametrize("off_ms", OFF_MS)
+@pytest.mark.parametrize("set_ms", [DAY_MS, -DAY_MS])
+def test_a_clock_that_is_set_right_after_a_take_over_ends_no_transaction_and_keeps_none(
+    off_ms: int, set_ms: int
+) -> None:
+    shard = Shard()
+    shard.add(shard.init("a", timeout_ms=5_000), ONE, name="a")
+    shard.now_ms += off_ms
+    shard.moved()
+    shard.tick(2_000)
+    shard.now_ms += set_ms
+    shard.ask(ClockSet(set_ms))
+    shard.add(shard.init("b", timeout_ms=5_000), ONE, name="b")
+    shard.tick(2_999)
+    assert (shard.state("a"), shard.state("b")) == (S.ONGOING, S.ONGOING)
+    shard.tick(1)
+    assert (shard.state("a"), shard.state("b")) == (S.PREPARE_ABORT, S.ONGOING)
+    shard.tick(2_000)
+    assert shard.state("b") is S.PREPARE_ABORT
+
+
+def test_a_clock_that_is_set_forward_makes_no_transactional_id_older() -> None:
+    shard = Shard(expiration_ms=DAY_MS, expiration_interval_ms=HOUR_MS)
+    shard.init()
+    shard.now_ms += 30 * DAY_MS
+    shard.ask(ClockSet(30 * DAY_MS))
+    for _ in range(23):
+        shard.tick(HOUR_MS)
+    assert "t" in shard.machine.transactions
+    shard.tick(HOUR_MS)
+    assert not shard.machine.transactions, "a clock that was far behind keeps none for ever"
 
 
 def test_a_late_report_of_another_marker_counts_for_nothing() -> None:

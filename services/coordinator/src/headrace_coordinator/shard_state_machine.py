@@ -40,7 +40,7 @@ from .offsets.messages import (
     VerificationFailed,
     WatermarksSeen,
 )
-from .state_machine import Decision, GroupStateMachine, Push, RecordKind, StateMachine, kind_of
+from .state_machine import ClockSet, Decision, GroupStateMachine, Push, RecordKind, StateMachine, kind_of
 
 _OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT, RecordKind.PENDING_OFFSETS)
 _GROUP_KINDS = (
@@ -135,6 +135,10 @@ class ShardStateMachine:
         records = self._offsets.remove_group(group_id) + deleted.records
         return Decision(records, None, deleted.pushes, is_atomic=False)
 
+    def _clock_set(self, request: ClockSet, now_ms: int) -> Decision:
+        self._offsets.clock_set(request.by_ms)
+        return self._groups.handle(request, now_ms)
+
     def _topics_changed(self, request: TopicsChanged, now_ms: int) -> Decision:
         decision = self._groups.handle(request, now_ms)
         self._offsets.topics_changed(request)
@@ -183,6 +187,7 @@ _BY_TYPE: dict[type, Callable[[ShardStateMachine, Any, int], Decision]] = {
     WatermarksSeen: lambda state, request, now_ms: state._offsets.watermarks_seen(request, now_ms),
     DescribeLag: lambda state, request, now_ms: state._offsets.describe_lag(request, now_ms),
     DeleteGroup: lambda state, request, _: state._delete_group(request),
+    ClockSet: lambda state, request, now_ms: state._clock_set(request, now_ms),
     TopicsChanged: lambda state, request, now_ms: state._topics_changed(request, now_ms),
     ListGroups: lambda state, request, now_ms: state._list(request, now_ms),
     DescribeGroup: lambda state, request, now_ms: state._describe(request, now_ms),

@@ -82,8 +82,8 @@ from .pending import (
 )
 from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
-#: Age in milliseconds from which a committed offset with a different topic id must belong to a deleted topic of the
-#: same name. After NAMESAKE_AGE_MS every live coordinator knows the newest topic of the name.
+#: Milliseconds after the loading of the shard from which a committed offset with a different topic id must belong to a
+#: deleted topic of the same name. By then this coordinator knows each topic that the shard's former owner knew.
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
@@ -116,6 +116,7 @@ class OffsetsLogic:
         "_doomed",
         "_dropped",
         "_groups",
+        "_loaded_ms",
         "_settings",
         "_sweep",
         "_topics",
@@ -132,6 +133,8 @@ class OffsetsLogic:
         self._groups = groups
         self._settings = settings
         self._sweep = RetentionSweep(settings.retention)
+        #: When the shard was loaded, by the present wall clock.
+        self._loaded_ms = 0
         self._topics: Mapping[str, Topic] | None = None  # topics of the metadata; None until they are set
         self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
         self._verifications = Verifications()
@@ -457,11 +460,11 @@ class OffsetsLogic:
         found = offsets.get(partition, _ABSENT)
         topic_id = wanted.topic_id or self._id_of(wanted.topic) or found.topic_id
         if found.topic_id is not None and found.topic_id != topic_id:
-            # The committed offset belongs to a deleted topic of this name, so the answer is "no offset". A recent
-            # offset may belong to a new topic that only the shard's former owner knew. The answer "no offset" would
-            # then wrongly send the consumer to auto.offset.reset. (A commit timestamp may be in the future, if two
-            # clocks differ, so the age is the absolute difference of both times.)
-            if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:
+            # The committed offset belongs to a deleted topic of this name, so the answer is "no offset". Soon after the
+            # loading of the shard, it may belong to a new topic that only the shard's former owner knew. The answer "no
+            # offset" would then wrongly send the consumer to auto.offset.reset. (The commit's time is no help: it is
+            # the former owner's.)
+            if wanted.topic_id is None and now_ms - self._loaded_ms < NAMESAKE_AGE_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: the offset was committed for another topic of this name: retry when this "
                     "coordinator's metadata has caught up"
@@ -580,6 +583,11 @@ class OffsetsLogic:
     def started(self, now_ms: int) -> None:
         """Called when the replay is complete."""
         self._sweep.start(now_ms)
+        self._loaded_ms = now_ms
+
+    def clock_set(self, by_ms: int) -> None:
+        """Called when the wall clock was set."""
+        self._loaded_ms += by_ms
 
     def check_clock(self, now_ms: int) -> None:
         """Check whether the wall clock was set back after the last tick."""

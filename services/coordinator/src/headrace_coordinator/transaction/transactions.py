@@ -143,6 +143,7 @@ class TransactionsStateMachine:
         self._free: dict[str, None] = {}
         #: Milliseconds between the wall clock and the clock on which transaction timeouts are measured.
         self._ahead_ms = 0
+        self._set_forward_ms = 0  #: When the wall clock was last set forward, by its new time.
         self._next_expiry_ms: int | None = None
         self._expiring: Iterator[str] | None = None
 
@@ -174,8 +175,9 @@ class TransactionsStateMachine:
             self.transactions[transactional_id] = transaction
 
     def loaded(self, now_ms: int) -> Decision:
-        """Called when the replay is complete: request all missing markers again. After a replay, timeouts are measured
-        from the start of each transaction, as far as the clocks of the former and the new owner agree."""
+        """Called when the replay is complete: request all missing markers again. The timeouts of open transactions
+        begin again: counted from the start, which the former owner's clock recorded, a clock that is ahead would end
+        them early."""
         self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
         records: list[ShardRecord] = []
         pushes: list[object] = []
@@ -214,6 +216,8 @@ class TransactionsStateMachine:
 
     def _clock_set(self, request: ClockSet, now_ms: int) -> Decision:
         self._ahead_ms += request.by_ms
+        if request.by_ms > 0:
+            self._set_forward_ms = now_ms
         if self._next_expiry_ms is not None:
             self._next_expiry_ms += request.by_ms
         return Decision()
@@ -713,7 +717,7 @@ class TransactionsStateMachine:
             if transaction is not None and None in LEGAL[transaction.state]:
                 is_of_sink = parse_sink_transaction(key) is not None
                 kept_ms = self._settings.sink_timeout_ms if is_of_sink else self._settings.expiration_ms
-                if now_ms - transaction.updated_ms >= kept_ms:
+                if self._age_ms(transaction.updated_ms, now_ms) >= kept_ms:
                     tombstones.append(self._remove(key))
             elif sink is not None and self._is_expired(key, sink, now_ms):
                 del self.sinks[key]
@@ -725,12 +729,15 @@ class TransactionsStateMachine:
         """Whether no query uses the sink any more. Guard: a sink with transactional ids is in use, because without its
         record a late task of an old generation could prepare. A task reads the sink's state before it gets a
         transactional id, so reading the sink's state counts as use of the sink. A new owner of the shard does not know
-        the reads, but its first expiry is an interval later. A wall clock that was set forward does not make a record
-        older."""
+        the reads, but its first expiry is an interval later."""
         kept_ms = self._settings.sink_timeout_ms if sink.is_final else self._settings.expiration_ms
         used_ms = max(sink.updated_ms, self._described_ms.get(key, sink.updated_ms))
-        age_ms = now_ms - max(self._ahead_ms, 0) - used_ms
-        return age_ms >= kept_ms and key not in self._sink_ids
+        return self._age_ms(used_ms, now_ms) >= kept_ms and key not in self._sink_ids
+
+    def _age_ms(self, used_ms: int, now_ms: int) -> int:
+        """The time since a record was used, by the wall clocks of its owners. If this owner's clock was set forward,
+        the age counts from then at the earliest, because the time between did not pass."""
+        return now_ms - max(used_ms, self._set_forward_ms)
 
     def _remove(self, transactional_id: str) -> ShardRecord:
         """Remove the transactional id; return its tombstone."""
@@ -739,14 +746,14 @@ class TransactionsStateMachine:
         return ShardRecord(encode_key(transactional_id), None)
 
     def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
-        """Record in ``_timeouts`` when the open transaction times out. A prepared transaction of a sink times out,
-        too, because its query may never return."""
-        since_ms, timeout_ms = transaction.started_ms, transaction.timeout_ms
+        """Record in ``_timeouts`` when the open transaction times out, if it began or was prepared now. A prepared
+        transaction of a sink times out, too, because its query may never return."""
+        timeout_ms = transaction.timeout_ms
         if transaction.is_prepared and parse_sink_transaction(transactional_id) is not None:
-            since_ms, timeout_ms = transaction.updated_ms, self._settings.sink_timeout_ms
+            timeout_ms = self._settings.sink_timeout_ms
         elif transaction.is_undecided_for_ever:
             return
-        due_ms = min(since_ms, now_ms) + timeout_ms - self._ahead_ms
+        due_ms = now_ms + timeout_ms - self._ahead_ms
         heapq.heappush(
             self._timeouts,
             (due_ms, transactional_id, transaction.identity, transaction.is_prepared, transaction.started_ms),
