@@ -29,7 +29,7 @@ from headrace.consumer.core import ConsumerCore
 from headrace.consumer.driving import drive_async
 from headrace.consumer.group import Callbacks, GroupConsumer
 from headrace.engine.coordinators import Shard as ShardNews
-from headrace.group import membership
+from headrace.group import commits, membership
 from headrace.group.member import Subscription
 from headrace.settings import CONSUMER, resolve
 from headrace_coordinator.group.messages import DescribeGroup, Topic, TopicsChanged
@@ -439,18 +439,25 @@ class Program:
         await found.end_auto_commits()
         group, epoch, producer_id = found.group, self._transactions, self.producer_id
         offsets = tuple(OffsetToCommit(*tp, each.offset) for tp, each in found.offsets.items())
-        commit = CommitOffsets(GROUP, offsets, group.member_id, group.generation_id, group.group_instance_id)
+        commit = CommitOffsets(
+            GROUP,
+            offsets,
+            group.member_id,
+            group.generation_id,
+            group.group_instance_id,
+            commits.next_number(group.member_id),
+        )
         request = CommitTransactionOffsets(commit, self.name, producer_id, epoch, 1)
         await asyncio.sleep(self.network.delay_s())
-        commits = True
+        succeeds = True
         try:
             verification = self._shard.ask_now(request)
             await asyncio.sleep(self.network.delay_s())
             self._shard.ask_now(request._replace(verification=verification, coordinator_epoch=1))
         except HeadraceError:
-            commits = False
+            succeeds = False
         await asyncio.sleep(marker_after_s)
-        self._shard.ask_now(EndOffsets(producer_id, epoch + 1, commits, 2, 1))
+        self._shard.ask_now(EndOffsets(producer_id, epoch + 1, succeeds, 2, 1))
 
     async def close(self) -> None:
         self._polling.cancel()

@@ -141,13 +141,14 @@ class OffsetsWorld:
         *offsets: OffsetToCommit,
         producer: tuple[int, int] = (7, 3),
         sequence: int = 0,
+        commit_sequence: int = 0,
         coordinator_epoch: int = 5,
         now_ms: int = NOW_MS,
         **who: object,
     ) -> Decision:
         """Add offsets to the open transaction of a producer (id, epoch); the verification is confirmed at once."""
         request = CommitTransactionOffsets(
-            CommitOffsets(group_id, offsets, **who),  # type: ignore[arg-type]
+            CommitOffsets(group_id, offsets, sequence=commit_sequence, **who),  # type: ignore[arg-type]
             "payments",
             *producer,
             sequence,

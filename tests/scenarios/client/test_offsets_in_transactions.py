@@ -24,6 +24,7 @@ from headrace.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
+from headrace.group import commits
 from tests.worlds.waiting import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -75,6 +76,18 @@ def test_offsets_take_effect_with_the_commit(fake: Any, transactions: Any) -> No
     assert (one.offset, one.metadata, one.leader_epoch) == (7, "note", 3)
     assert second.producer_epoch == 1
     assert transactions.records("t") == [b"a"]
+
+
+def test_each_request_takes_the_next_number_of_the_members_commits(
+    fake: Any, transactions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = None
+    of_member = commits.Commits(engine, engine, "g", lambda: commits.Who("m-1"))
+    monkeypatch.setitem(commits._OF_MEMBERS, "m-1", of_member)  # as its first commit does
+    with producer(fake) as out, out.transaction():
+        for group in (GROUP, GROUP._replace(member_id="m-2"), GroupMetadata("g"), GROUP):
+            out.send_offsets({T0: 5}, group)
+    assert [each.commit_sequence for each in transactions.asked("CommitTransactionOffsets")] == [1, 0, 0, 2]
 
 
 def test_transaction_of_offsets_alone_ends_at_the_coordinator(fake: Any, transactions: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.consumer.group import GroupConsumer
+from headrace.group import commits
 from headrace.group.member import Assign, Member
 from headrace_coordinator.group import rebalancing, reconciling
 from headrace_coordinator.group.reconciling import advance
@@ -142,7 +143,28 @@ async def its_commit_arrives_after_a_transaction(shard: Shard, rng: random.Rando
     await asyncio.sleep(2.0)
 
 
+async def its_commit_is_given_up_before_any_attempt_arrives(shard: Shard, rng: random.Random) -> None:
+    """A transaction commits further offsets; its marker comes before or after the attempt."""
+    one = Program(shard, "one", rng, enable_auto_commit=False)
+    await until(lambda: one.reading == [0, 1])
+    await one.commit_async()
+    for marker_after_s in (0.01, 3.0):
+        one.network.requests_late_s["CommitOffsets"] = 2.5
+        given = {partition: one.position(partition) or 0 for partition in one.reading}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.commit(given), 0.5)
+        one.network.requests_late_s.clear()
+        before = shard.committed[0]
+        await one.transact(marker_after_s)
+        assert shard.committed[0] > before
+        await asyncio.sleep(3.0)
+    committed = shard.committed[0]
+    await one.commit_async()
+    assert shard.committed[0] > committed, "its own commits go on"
+
+
 STORIES: tuple[Scenario, ...] = (
+    its_commit_is_given_up_before_any_attempt_arrives,
     its_commit_arrives_after_a_transaction,
     its_commit_arrives_after_a_later_one,
     a_static_member_is_cut_off,
@@ -242,6 +264,10 @@ def commits_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OffsetsLogic, "_left_of", lambda self, request: None)
 
 
+def transactions_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "next_number", lambda member_id: 0)
+
+
 def an_assign_in_progress_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, begin = Member._go_on, Member.begin
 
@@ -267,6 +293,8 @@ def an_assign_in_progress_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         (a_commit_has_the_newest_epoch, its_commit_arrives_under_the_next_ownership),
         (commits_have_no_numbers, its_commit_arrives_after_a_later_one),
         (commits_have_no_numbers, its_commit_arrives_after_a_transaction),
+        (commits_have_no_numbers, its_commit_is_given_up_before_any_attempt_arrives),
+        (transactions_have_no_numbers, its_commit_is_given_up_before_any_attempt_arrives),
         (an_assign_in_progress_goes_on, its_committed_offsets_come_late),
     ],
     ids=lambda each: each.__name__,

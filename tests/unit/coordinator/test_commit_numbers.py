@@ -8,6 +8,7 @@ import pytest
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets import logic
+from headrace_coordinator.offsets.logic import OffsetsLogic
 from headrace_coordinator.offsets.messages import CommitOffsets, FetchOffsets, OffsetToCommit
 from headrace_coordinator.shard_state_machine import state_machines
 from headrace_core.errors import StaleMemberEpochError
@@ -41,6 +42,50 @@ def test_an_attempt_that_arrives_after_a_transaction_changes_nothing_and_has_suc
         assert [each.error for each in decision.reply.results] == [None]  # type: ignore[attr-defined]
     world.end(commit=True)
     assert world.fetch("g")["t", 0].offset == 20
+
+
+@pytest.mark.parametrize("is_committed", [None, True, False], ids=["open", "committed", "aborted"])
+@pytest.mark.parametrize("is_loaded_again", [False, True])
+def test_a_commit_that_was_given_up_before_any_attempt_arrived_changes_nothing_after_a_transaction(
+    world: OffsetsWorld, is_committed: bool | None, is_loaded_again: bool
+) -> None:
+    """The transaction's offsets are the member's commit 2."""
+    world.commit("g", OffsetToCommit("t", 0, 5), OffsetToCommit("t", 1, 5), **MEMBER)
+    world.send("g", OffsetToCommit("t", 0, 20), **MEMBER, commit_sequence=2)
+    if is_committed is not None:
+        world.end(commit=is_committed)
+    if is_loaded_again:
+        world.logic = OffsetsLogic(world.groups, world.settings, world.logic._committers)
+        for key, value in world.log:
+            world.logic.replay(key, value)
+    for _ in range(2):
+        with pytest.raises(StaleMemberEpochError, match="commit 1 of member 'm' arrived after the member's commit 2"):
+            world.commit("g", OffsetToCommit("t", 0, 10), OffsetToCommit("t", 1, 10), **MEMBER, sequence=1)
+    if is_committed is None:
+        world.end(commit=True)
+    assert [each.offset for each in world.fetch("g").values()] == [5 if is_committed is False else 20, 5]
+    world.commit("g", OffsetToCommit("t", 0, 30), **MEMBER, sequence=3)
+    assert world.fetch("g")["t", 0].offset == 30
+
+
+def test_a_transaction_whose_offsets_are_refused_or_arrive_again_takes_no_number(world: OffsetsWorld) -> None:
+    world.logic.topics_changed(TopicsChanged({"t": Topic("t", b"t" * 16, 1)}))
+    world.send("g", OffsetToCommit("new", 0, 20), **MEMBER, commit_sequence=2)
+    world.commit("g", OffsetToCommit("t", 0, 10), **MEMBER, sequence=1)
+    world.commit("g", OffsetToCommit("t", 0, 30), **MEMBER, sequence=5)
+    world.send("g", OffsetToCommit("t", 0, 40), **MEMBER, commit_sequence=4)
+    world.commit("g", OffsetToCommit("t", 0, 30), **MEMBER, sequence=5)
+    world.end(commit=True)
+    assert world.fetch("g")["t", 0].offset == 40
+
+
+def test_the_transactions_of_a_member_say_nothing_of_other_members_and_of_who_is_none(world: OffsetsWorld) -> None:
+    world.send("g", OffsetToCommit("t", 0, 20), **MEMBER, commit_sequence=7)
+    world.send("g", OffsetToCommit("t", 0, 21))  # as Kafka's clients do
+    world.end(commit=True)
+    world.commit("g", OffsetToCommit("t", 0, 30), member_id="n", member_epoch=3, sequence=1)
+    assert world.fetch("g")["t", 0].offset == 30
+    assert set(world.logic._committers) == {("g", "m"), ("g", "n")}
 
 
 def test_a_commit_that_has_failed_for_a_partition_takes_effect_when_it_is_repeated(world: OffsetsWorld) -> None:

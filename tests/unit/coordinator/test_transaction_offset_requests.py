@@ -11,7 +11,7 @@ import pytest
 
 from headrace_coordinator.group.messages import ListGroups, Topic, TopicsChanged
 from headrace_coordinator.group_types import GroupsOfBothTypes
-from headrace_coordinator.handlers.transactions import MarkersStream
+from headrace_coordinator.handlers.transactions import MarkersStream, TransactionsService
 from headrace_coordinator.offsets.messages import (
     CommitOffsets,
     CommitTransactionOffsets,
@@ -97,6 +97,21 @@ def test_a_confirmed_request_carries_its_verification_and_the_coordinators_epoch
 
     assert asyncio.run(offsets_of(shard, verify).commit(REQUEST, 2, 100)) == OffsetsCommitted(())
     assert shard.asked == [REQUEST, REQUEST._replace(verification=shard.verification, coordinator_epoch=9)]
+
+
+def test_the_numbers_of_a_request_arrive() -> None:
+    shard = OneShard()
+
+    async def verify(producer: Any, partitions: Any) -> int:
+        return 9
+
+    service = TransactionsService(None, None, offsets_of(shard, verify), None)  # type: ignore[arg-type]
+    request = transactions_pb2.CommitTransactionOffsetsRequest(
+        transactional_id="payments", producer_id=7, producer_epoch=3, transaction_version=2, group_id="g"
+    )
+    request.sequence, request.commit_sequence = 4, 6
+    asyncio.run(service.CommitTransactionOffsets(request, None))
+    assert {(each.sequence, each.commit.sequence) for each in shard.asked} == {(4, 6)}  # type: ignore[attr-defined]
 
 
 def test_a_refused_request_gives_its_verification_up() -> None:

@@ -200,7 +200,7 @@ class SinkState(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CommitTransactionOffsetsRequest(_message.Message):
-    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "transaction_version", "group_id", "member_id", "member_epoch", "instance_id", "offsets", "sequence")
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "transaction_version", "group_id", "member_id", "member_epoch", "instance_id", "offsets", "sequence", "commit_sequence")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +211,7 @@ class CommitTransactionOffsetsRequest(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -221,7 +222,8 @@ class CommitTransactionOffsetsRequest(_message.Message):
     instance_id: str
     offsets: _containers.RepeatedCompositeFieldContainer[_groups_pb2.OffsetToCommit]
     sequence: int
-    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., transaction_version: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[_groups_pb2.OffsetToCommit, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...
+    commit_sequence: int
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., transaction_version: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[_groups_pb2.OffsetToCommit, _Mapping]]] = ..., sequence: _Optional[int] = ..., commit_sequence: _Optional[int] = ...) -> None: ...
 
 class CommitTransactionOffsetsResponse(_message.Message):
     __slots__ = ("results",)

@@ -4,8 +4,10 @@ thread."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +32,16 @@ class Who(NamedTuple):
 
 
 NO_MEMBER = Who()
+#: The commits of this process's members, by member id.
+_OF_MEMBERS: weakref.WeakValueDictionary[str, Commits] = weakref.WeakValueDictionary()
+
+
+def next_number(member_id: str) -> int:
+    """The next of the member's commit numbers, for a transaction with the member's offsets; 0: the member of this
+    process, if it is one, has sent no commit. An attempt of a commit may arrive after its caller gave it up, and would
+    set back what the transaction has committed meanwhile; by the number, the coordinator refuses it."""
+    commits = _OF_MEMBERS.get(member_id)
+    return 0 if commits is None else next(commits.numbers)
 
 
 class GroupOffsets(NamedTuple):
@@ -72,7 +84,7 @@ class Commits:
         self._topic_id_of = topic_id_of
         self._ended = ended
         self._turn = asyncio.Lock()
-        self._sequence = 0
+        self.numbers = itertools.count(1)  # also for transactions, on the I/O thread of their producer
 
     async def commit(
         self,
@@ -131,13 +143,16 @@ class Commits:
     ) -> None:
         """Send one OffsetCommit request, and repeat it until it succeeds. By the request's number, the coordinator
         recognizes an attempt that arrives too late."""
-        self._sequence += 1
+        number = 0
+        if who.member_id:
+            _OF_MEMBERS[who.member_id] = self
+            number = next(self.numbers)
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id,
             member_id=who.member_id,
             member_epoch=who.epoch,
             instance_id=who.instance_id,
-            sequence=self._sequence if who.member_id else 0,
+            sequence=number,
         )
         for tp, each in offsets.items():
             request.offsets.add(

@@ -33,7 +33,7 @@ from headrace_protos.v1 import transactions_pb2
 from ..engine.client import Engine
 from ..engine.coordinators import ATTEMPT_TIMEOUT_S, GROUP_OFFSETS, TRANSACTIONS, Coordinators, raise_first
 from ..engine.transactions import complete_transaction, token_of
-from ..group.commits import GroupOffsets
+from ..group.commits import GroupOffsets, next_number
 from ..models import OffsetAndMetadata, TransactionToken
 from .sequences import Identity, PartitionSequences
 from .transaction_state import Call, ProducerTransaction, State
@@ -175,6 +175,7 @@ class Transactions:
             member_epoch=group.generation_id,
             instance_id=group.group_instance_id,
             sequence=self._offset_requests,
+            commit_sequence=next_number(group.member_id),
         )
         for tp, offset in page:
             request.offsets.add(

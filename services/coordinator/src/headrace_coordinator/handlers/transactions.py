@@ -162,7 +162,7 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         if not request.transactional_id:
             raise InvalidRequestError("the transactional id is empty: set transactional.id")
         async with Turns(len(request.offsets)) as turns:
-            commit = await messages.commit_offsets(request, turns)
+            commit = (await messages.commit_offsets(request, turns))._replace(sequence=request.commit_sequence)
             asked = CommitTransactionOffsets(commit, request.transactional_id, *identity, request.sequence)
             committed = await turns.outside(self._offsets.commit(asked, version, request.ByteSize()))
             results = await messages.partition_outcomes(committed.results, turns)

@@ -188,12 +188,19 @@ class OffsetsLogic:
         self._groups.committed(request.group_id, request.member_id, now_ms)
         if request.sequence:
             failed = {TopicPartition(each.topic, each.partition) for each in results if each.error is not None}
-            committer = request.group_id, request.member_id
-            self._committers[committer] = request.sequence, frozenset(failed if left is None else failed & left)
-            self._committers.move_to_end(committer)
-            if len(self._committers) > COMMITTERS_MAX:
-                self._committers.popitem(last=False)
+            self._remember(request, frozenset(failed if left is None else failed & left))
         return Decision(records, OffsetsCommitted(results))
+
+    def _last_of(self, request: CommitOffsets) -> tuple[int, frozenset[TopicPartition] | None]:
+        return self._committers.get((request.group_id, request.member_id), (0, None))
+
+    def _remember(self, request: CommitOffsets, left: frozenset[TopicPartition]) -> None:
+        """Note the last commit of a member, and the partitions for which it has failed."""
+        committer = request.group_id, request.member_id
+        self._committers[committer] = request.sequence, left
+        self._committers.move_to_end(committer)
+        if len(self._committers) > COMMITTERS_MAX:
+            self._committers.popitem(last=False)
 
     def _left_of(self, request: CommitOffsets) -> frozenset[TopicPartition] | None:
         """The partitions for which the member's last commit has failed, if the request is an attempt of that commit;
@@ -201,7 +208,7 @@ class OffsetsLogic:
 
         Guard: a late attempt must not reset the offsets of the member's next commit, or of its next transaction.
         (Kafka's consumers have no numbers.)"""
-        last, left = self._committers.get((request.group_id, request.member_id), (0, None))
+        last, left = self._last_of(request)
         if 0 < request.sequence < last:
             raise StaleMemberEpochError(
                 f"group {request.group_id!r}: commit {request.sequence} of member {request.member_id!r} arrived after "
@@ -256,6 +263,8 @@ class OffsetsLogic:
         self._check_size(commit.group_id, self.book.pending.end_bytes(producer_id, changes))
         for key, after in changes.items():
             self.book.pending.apply(key, after)
+        if commit.sequence > self._last_of(commit)[0]:
+            self._remember(commit, frozenset())
         return Decision(records, OffsetsCommitted(results))
 
     def _added(

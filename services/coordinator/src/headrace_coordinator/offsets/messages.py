@@ -64,7 +64,8 @@ class CommitTransactionOffsets(NamedTuple):
     (``coordinator_epoch``). The reply to a request with ``verification`` is OffsetsCommitted. If the coordinator does
     not confirm, the caller sends VerificationFailed.
 
-    ``sequence``: the number of the request among the producer's requests of the transaction; 0: without a number."""
+    ``sequence``: the number of the request among the producer's requests of the transaction; 0: without a number.
+    ``commit.sequence`` is its number among the member's commits, by which attempts of earlier commits are late."""
 
     commit: CommitOffsets
     transactional_id: str
