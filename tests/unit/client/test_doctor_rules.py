@@ -20,6 +20,7 @@ from headrace.models import (
     FeatureInfo,
     LogDirDescription,
     NodeDescription,
+    NodeDisk,
     PartitionDescription,
     QuorumBroker,
     QuorumInfo,
@@ -471,6 +472,30 @@ def test_a_disk_in_trouble(changed: dict[str, Any], rule: str, severity: str) ->
     finding = only(log_dirs=disks(**changed))
     assert (finding.rule, finding.severity) == (rule, severity)
     assert finding.where.startswith("broker 2: ")
+
+
+@pytest.mark.parametrize(("usable_bytes", "severity"), [(0, "error"), (10 * GIB, "warning")])
+@pytest.mark.parametrize("role", ["voters", "observers"])
+def test_the_disk_of_a_controller_in_trouble(role: str, usable_bytes: int, severity: str) -> None:
+    full = dataclasses.replace(voter(2), usable_bytes=usable_bytes, total_bytes=500 * GIB)
+    with_room = dataclasses.replace(voter(1), usable_bytes=300 * GIB, total_bytes=500 * GIB)
+    voters = (with_room, full, voter(3)) if role == "voters" else tuple(map(voter, HOSTS))
+    observers = (full,) if role == "observers" else ()
+    finding = only(quorum=quorum(*voters, observers=observers))
+    assert (finding.rule, finding.severity, finding.where) == ("disk-full", severity, "controller 2")
+
+
+@pytest.mark.parametrize("free_bytes", [0, GIB])
+def test_the_disk_of_a_coordinator_in_trouble(free_bytes: int) -> None:
+    disk = NodeDisk("/snapshots", free_bytes, 100 * GIB)
+    finding = only(coordinators={1: tried("coordinator", 1, port=9099, disk=disk)})
+    assert (finding.rule, finding.severity) == ("disk-full", "warning")
+    assert finding.where == "coordinator 1: /snapshots"
+
+
+def test_a_disk_of_unknown_size_is_no_finding() -> None:
+    unknown = dataclasses.replace(voter(2), usable_bytes=0, total_bytes=0)
+    assert found(quorum=quorum(voter(1), unknown, voter(3))) == []
 
 
 def test_a_small_part_of_a_large_disk_is_room_and_an_idle_disk_is_not_slow() -> None:

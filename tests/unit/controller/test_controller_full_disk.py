@@ -158,6 +158,7 @@ def test_a_controller_starts_on_a_full_disk_serves_what_it_has_and_leads_when_th
                 with pytest.raises(DiskFullError):
                     await create(driver, "after")
             fs.unlink(FILLER)
+            clock.advance(1_000)
             await create(driver, "after")
             assert driver.leader_id == 1
             assert not driver.image.brokers[1].fenced

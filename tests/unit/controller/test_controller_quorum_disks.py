@@ -200,10 +200,11 @@ def test_a_disk_too_full_for_a_snapshot_costs_the_snapshot_only(rng: random.Rand
 # -- full and failing disks --------------------------------------------------------------------------------------------
 
 
-def test_a_leader_with_a_full_disk_makes_way_for_another_and_comes_back(rng: random.Random) -> None:
+def test_a_leader_that_cannot_write_makes_way_for_another_and_comes_back(rng: random.Random) -> None:
     world = world_of(3, rng)
     old = world.leader
-    fill(world.nodes[old.node_id].fs, leave_bytes=20_000)
+    for number, node in world.nodes.items():
+        fill(node.fs, leave_bytes=20_000 if number == old.node_id else 100_000)
     world.pass_ms(1_000)
     asked = world.ask(old.node_id, create("refused"))  # the reserve is used: growth is refused first
     world.settle()
@@ -211,6 +212,11 @@ def test_a_leader_with_a_full_disk_makes_way_for_another_and_comes_back(rng: ran
     assert old.is_active
     last = world.register_until_deposed(old.node_id)
     heir = world.elect_other_than(old.node_id)
+    for each in followers(world):
+        if each is not old:
+            world.nodes[each.node_id].fs.unlink(FILLER)
+    world.nodes[heir.node_id].fs.unlink(FILLER)
+    world.pass_ms(200)
     world.create("t")
     for _ in range(30):
         world.pass_ms(100)

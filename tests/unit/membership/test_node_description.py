@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,3 +37,22 @@ def test_descriptors_are_counted_once_a_second_however_many_ask(monkeypatch: pyt
     assert [count() for _ in range(5)] == [10] * 5
     clock.at_ms += DESCRIPTORS_KEPT_MS
     assert [count(), count()] == [20, 20]
+
+
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_a_node_with_a_directory_describes_its_disk(tmp_path: Path, *, has_directory: bool) -> None:
+    clock: Any = Clock()
+    directory = str(tmp_path) if has_directory else ""
+    service = NodeService("coordinator", lambda: 1, lambda: "c", clock, directory=directory)
+    answer = asyncio.run(service.DescribeNode(node_pb2.DescribeNodeRequest(), None))
+    assert answer.HasField("disk") is has_directory
+    if has_directory:
+        assert answer.disk.path == directory
+        assert 0 < answer.disk.free_bytes <= answer.disk.total_bytes
+
+
+def test_a_directory_that_is_gone_hides_only_the_disk(tmp_path: Path) -> None:
+    clock: Any = Clock()
+    service = NodeService("coordinator", lambda: 1, lambda: "c", clock, directory=str(tmp_path / "gone"))
+    answer = asyncio.run(service.DescribeNode(node_pb2.DescribeNodeRequest(), None))
+    assert (answer.node_id, answer.HasField("disk")) == (1, False)

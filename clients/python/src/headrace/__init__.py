@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .models import ManyMetadata as ManyMetadata
     from .models import NewTopic as NewTopic
     from .models import NodeDescription as NodeDescription
+    from .models import NodeDisk as NodeDisk
     from .models import OffsetAndMetadata as OffsetAndMetadata
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
@@ -129,6 +130,7 @@ _HOMES = {
     "NewTopic": ".models",
     "GroupMetadata": ".models",
     "NodeDescription": ".models",
+    "NodeDisk": ".models",
     "OffsetAndMetadata": ".models",
     "OffsetAndTimestamp": ".models",
     "OffsetRange": ".fetch",

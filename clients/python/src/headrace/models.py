@@ -153,7 +153,8 @@ class TopicDescription:
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """A broker and its client address. ``fenced``: the broker is registered but not live; ``draining``: its replicas
-    are moving to other brokers, and it gets no new replicas."""
+    are moving to other brokers, and it gets no new replicas. ``outdated_directory_ids`` (16 bytes each): log directories
+    that were older copies (a snapshot or a backup) when the broker started."""
 
     broker_id: int
     host: str
@@ -161,6 +162,7 @@ class BrokerInfo:
     rack: str = ""
     fenced: bool = False
     draining: bool = False
+    outdated_directory_ids: tuple[bytes, ...] = ()
 
     @property
     def address(self) -> str:
@@ -204,6 +206,14 @@ class ClusterDescription:
     coordinators: tuple[CoordinatorInfo, ...] = ()
 
 
+class NodeDisk(NamedTuple):
+    """The disk of a node's log directory."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
     """One process. ``role`` is controller, broker or coordinator; ``node_id`` is -1 before the node is registered.
@@ -211,7 +221,8 @@ class NodeDescription:
 
     ``clock_ahead_ms``: how far the node's wall clock is ahead of this machine's clock (negative: behind), with an error
     of at most half of ``round_trip_ms``. ``open_descriptors`` is None if the node's system does not report it;
-    ``descriptors_max`` is None if there is no limit.
+    ``descriptors_max`` is None if there is no limit. ``disk``: the disk of a coordinator or gateway; None: unknown, or
+    another role (``LogDirDescription``, ``QuorumReplica``).
     """
 
     role: str
@@ -225,6 +236,7 @@ class NodeDescription:
     round_trip_ms: float
     open_descriptors: int | None
     descriptors_max: int | None
+    disk: NodeDisk | None = None
 
 
 class ConfigResource(NamedTuple):
@@ -287,7 +299,8 @@ class QuorumReplica:
     ``log_end_offset``: end of the part of the controller's log that is durable and equal to the leader's log; ``lag``:
     offsets behind the leader. ``last_fetch_timestamp_ms``: when the leader last received a fetch from the controller.
     ``last_caught_up_timestamp_ms``: when the controller last had all of the leader's log (within a tenth of
-    controller.quorum.election.timeout.ms).
+    controller.quorum.election.timeout.ms). ``usable_bytes``: free bytes on its disk beyond log.dir.reserve.bytes, 0
+    during a shortage; ``total_bytes``: size of the disk.
     """
 
     replica_id: int
@@ -297,6 +310,8 @@ class QuorumReplica:
     lag: int | None
     last_fetch_timestamp_ms: int | None
     last_caught_up_timestamp_ms: int | None
+    usable_bytes: int | None = None
+    total_bytes: int | None = None
 
     @property
     def directory_id_text(self) -> str:

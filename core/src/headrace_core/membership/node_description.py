@@ -33,14 +33,18 @@ class NodeService(node_pb2_grpc.NodeServicer):
         cluster_id: Callable[[], str],
         clock: Clock,
         metadata_age_ms: Callable[[], float | None] = lambda: None,
+        *,
+        directory: str = "",
     ) -> None:
         """``node_id`` returns -1 before the registration; ``cluster_id`` returns "" while the cluster's id is unknown.
-        ``metadata_age_ms`` returns the age of a gateway's metadata; None: unknown."""
+        ``metadata_age_ms`` returns the age of a gateway's metadata; None: unknown. ``directory``: the log directory of
+        a coordinator or gateway, whose disk is described; brokers and controllers describe their disks elsewhere."""
         self._role = role
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._clock = clock
         self._metadata_age_ms = metadata_age_ms
+        self._directory = directory
         self._started_at_ms = clock.now_ms()
         self._descriptors = 0
         self._descriptors_until_ms = -math.inf
@@ -62,6 +66,7 @@ class NodeService(node_pb2_grpc.NodeServicer):
             open_descriptors=self._open_descriptors(),
             descriptors_max=descriptors_max(),
             started_at_ms=self._started_at_ms,
+            disk=disk_of(self._directory) if self._directory else None,
             metadata_age_ms=None if age_ms is None else int(age_ms) + 1,  # round up, because it is an upper limit
             time_ms=self._clock.now_ms(),  # read the clock last, so that the time is as late as possible
         )
@@ -82,6 +87,17 @@ def software_version() -> str:
         return importlib.metadata.version("headrace-core")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def disk_of(directory: str) -> node_pb2.NodeDisk | None:
+    """Describe the disk of ``directory``; None where the system does not report it."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return None
+    return node_pb2.NodeDisk(
+        path=directory, free_bytes=found.f_bavail * found.f_frsize, total_bytes=found.f_blocks * found.f_frsize
+    )
 
 
 def open_descriptors() -> int:

@@ -440,7 +440,7 @@ class QuorumBroker(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., lag: _Optional[int] = ..., metadata_lag_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class QuorumReplica(_message.Message):
-    __slots__ = ("replica_id", "directory_id", "address", "log_end_offset", "lag", "last_fetch_timestamp_ms", "last_caught_up_timestamp_ms")
+    __slots__ = ("replica_id", "directory_id", "address", "log_end_offset", "lag", "last_fetch_timestamp_ms", "last_caught_up_timestamp_ms", "usable_bytes", "total_bytes")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +448,8 @@ class QuorumReplica(_message.Message):
     LAG_FIELD_NUMBER: _ClassVar[int]
     LAST_FETCH_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     LAST_CAUGHT_UP_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    USABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     replica_id: int
     directory_id: bytes
     address: str
@@ -455,7 +457,9 @@ class QuorumReplica(_message.Message):
     lag: int
     last_fetch_timestamp_ms: int
     last_caught_up_timestamp_ms: int
-    def __init__(self, replica_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., address: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., last_fetch_timestamp_ms: _Optional[int] = ..., last_caught_up_timestamp_ms: _Optional[int] = ...) -> None: ...
+    usable_bytes: int
+    total_bytes: int
+    def __init__(self, replica_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., address: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., last_fetch_timestamp_ms: _Optional[int] = ..., last_caught_up_timestamp_ms: _Optional[int] = ..., usable_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class AddRaftVoterRequest(_message.Message):
     __slots__ = ("cluster_id", "timeout_ms", "voter_id", "voter_directory_id", "address")

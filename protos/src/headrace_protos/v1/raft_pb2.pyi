@@ -151,10 +151,14 @@ class RaftHeartbeatRequest(_message.Message):
     def __init__(self, committed_offset: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class RaftHeartbeatResponse(_message.Message):
-    __slots__ = ("round",)
+    __slots__ = ("round", "usable_bytes", "total_bytes")
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    USABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     round: int
-    def __init__(self, round: _Optional[int] = ...) -> None: ...
+    usable_bytes: int
+    total_bytes: int
+    def __init__(self, round: _Optional[int] = ..., usable_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class RaftSnapshotRequest(_message.Message):
     __slots__ = ("place", "voters", "position", "data", "is_last")

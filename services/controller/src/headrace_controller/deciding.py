@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 
 from headrace_core.clock import Clock
+from headrace_core.metadata import MetadataRecord
 from headrace_core.metadata.codec import encode_decision
+from headrace_core.metadata.records import ClientQuotaRecord, ConfigRecord, RemoveScramCredentialRecord
 from headrace_core.unexpected import answer_to, log_fields
 
 from .cluster.core import ClusterCore
@@ -15,6 +17,8 @@ from .cluster.requests import (
     AlterClientQuotas,
     AlterConfigs,
     AlterPartitionReassignments,
+    AlterScramCredentials,
+    CreateAcls,
     CreatePartitions,
     CreateToken,
     CreateTopics,
@@ -31,7 +35,25 @@ UPKEEP_MAX = 16  #: Maximum number of upkeep decisions in one turn of the contro
 TURN_RECORDS_MAX = 5_000
 #: Requests that add metadata, which a controller with a full disk refuses. Requests of all other kinds keep the cluster
 #: running or remove metadata, so a full disk does not refuse them.
-_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterClientQuotas, AlterPartitionReassignments, CreateToken)
+_GROWTH = (
+    AlterClientQuotas,
+    AlterConfigs,
+    AlterPartitionReassignments,
+    AlterScramCredentials,
+    CreateAcls,
+    CreatePartitions,
+    CreateToken,
+    CreateTopics,
+)
+
+
+def _removes(record: MetadataRecord) -> bool:
+    """Whether ``record`` only removes an entry of a request that may also add some."""
+    match record:
+        case ConfigRecord() | ClientQuotaRecord():
+            return record.value is None
+        case _:
+            return isinstance(record, RemoveScramCredentialRecord)
 
 
 class Decider:
@@ -71,7 +93,7 @@ class Decider:
         only its own request."""
         try:
             decision = self._core.decide(request, now_ms)
-            if decision.records and isinstance(request, _GROWTH):
+            if isinstance(request, _GROWTH) and not all(map(_removes, decision.records)):
                 full = self._storage.refusal(len(decision.records))
                 return decision if full is None else Decision(failure=full)
             return decision

@@ -35,6 +35,9 @@ has free space, and then leads again. After a failed write, one of several voter
 while, so that another voter leads. As a follower, a voter with a full disk acknowledges no entries. No broker is fenced
 because of a full controller disk.
 
+Each replica answers heartbeats with the space on its disk. A leader whose disk is full up to its reserve hands its
+leadership to the voter with space that has the longest log, at most once in HAND_OVER_EVERY_MS.
+
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
 
 A turn decides arrived messages before work that is due by time, so that heartbeats count before a broker's silence is
@@ -80,7 +83,7 @@ from .raft import (
     Role,
     VoterSet,
 )
-from .raft.progress import Mode
+from .raft.progress import Mode, Progress
 from .settings import QuorumSettings
 from .snapshotting import SnapshotSchedule
 from .storage import MetadataStorage, SnapshotJob
@@ -96,6 +99,9 @@ DEFERRED_MS_MAX = 600
 #: Number of election timeouts for which a controller does not stand for election after its disk was too full to write.
 #: (A sole voter stands for election at once after its disk was full.)
 _STAND_BACK_TIMEOUTS = 4
+_MEASURE_EVERY_MS = 500  #: Milliseconds between two looks at the free space of the disk.
+#: A leader with a full disk tries to hand over its leadership at most once in this number of milliseconds.
+HAND_OVER_EVERY_MS = 10_000
 
 
 class _Asked(NamedTuple):
@@ -169,6 +175,10 @@ class QuorumController:
         self._has_caught_up = False
         self._was_full = False
         self._stands_back_until_ms = 0.0
+        # the space on the disk
+        self._measured_ms = self._left_ms = -math.inf
+        self._short_since_ms = 0.0
+        self._was_short = self._has_told_that_it_stays = False
         self._now_ms = clock.monotonic_ms()
         self._last_tick_ms = self._now_ms
         self._ticks_planned = 1
@@ -251,15 +261,19 @@ class QuorumController:
         return self._applier.subscribe(subscriber)
 
     def best_successor(self) -> ReplicaKey | None:
-        """The voter with the largest part of this leader's log. The result is None unless this node leads and a
-        connected voter is near the log's end. Voters that are far from the log's end would not take over the leadership
-        in time."""
+        """The voter with the largest part of this leader's log, one with a full disk last. The result is None unless
+        this node leads and a connected voter is near the log's end. Voters that are far from the log's end would not
+        take over the leadership in time."""
+        following = self._near_voters()
+        full = {key for key, each in following.items() if each.room is not None and not each.room.usable_bytes}
+        return max(following, key=lambda key: (key not in full, following[key].match), default=None)
+
+    def _near_voters(self) -> dict[ReplicaKey, Progress]:
         raft = self._raft
         if raft.role is not Role.LEADER:
-            return None
+            return {}
         following = {key: progress for key in raft.voters if (progress := raft.progress_of(key)) is not None}
-        matches = {key: each.match for key, each in following.items() if each.mode is Mode.REPLICATE}
-        return max(matches, key=matches.__getitem__, default=None)
+        return {key: each for key, each in following.items() if each.mode is Mode.REPLICATE}
 
     def not_controller(self) -> NotControllerError:
         """The error for a caller that takes this node for the leader."""
@@ -430,6 +444,7 @@ class QuorumController:
         self._resign_if_deposed()
         has_ticked = self._tick(now_ms) or self._has_ticked
         self._has_ticked = False
+        self._measure_space(now_ms)
         if self.is_active:
             self._decider.begin_turn()
             if has_ticked:
@@ -440,6 +455,8 @@ class QuorumController:
             # is judged. The leader proposes nothing during a transfer of its leadership.
             if has_ticked and self._raft.transferring_to is None:
                 self._decider.upkeep(self._raft, now_ms)
+            if self._storage.is_short:
+                self._leave_the_lead(now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
             self._fail_inbox(self.not_controller())
         ready = self._ready = self._raft.ready()
@@ -683,6 +700,45 @@ class QuorumController:
             for outcome in outcomes:
                 outcome.done(outcome.result)
 
+    def _measure_space(self, now_ms: float) -> None:
+        """Look at the space on the disk, for the answers to heartbeats. A shortage is logged once."""
+        if now_ms - self._measured_ms >= _MEASURE_EVERY_MS:
+            self._measured_ms = now_ms
+            self._raft.room = self._storage.measure_space()
+        if self._storage.is_short is not self._was_short:
+            self._was_short, self._has_told_that_it_stays = self._storage.is_short, False
+            self._short_since_ms = now_ms
+            what = "is full up to its reserve (log.dir.reserve.bytes)" if self._was_short else "has space again"
+            logger.warning("the disk of controller %d %s", self.node_id, what)
+
+    def _leave_the_lead(self, now_ms: float) -> None:
+        """Hand the leadership to a voter with space, because this disk is full. If no voter has space, this controller
+        stays the leader: it still carries out deletions."""
+        if self._hand_over or now_ms - self._left_ms < HAND_OVER_EVERY_MS:
+            return
+        if now_ms - self._short_since_ms < _MEASURE_EVERY_MS + 2 * self.settings.heartbeat_ms:
+            return  # the others may have the same disk, and have not reported it yet
+        following = self._near_voters()
+        with_space = {key: each.match for key, each in following.items() if each.room and each.room.usable_bytes}
+        if with_space:
+            self._left_ms = now_ms
+            successor = max(with_space, key=with_space.__getitem__)
+            logger.warning(
+                "controller %d hands its leadership to controller %s, which has space", self.node_id, successor
+            )
+            self._hand_over.begin(self._raft, successor, self._handed_over)
+        elif not self._has_told_that_it_stays and all(each.room for each in following.values()):
+            self._has_told_that_it_stays = True
+            logger.warning(
+                "no other controller has space: controller %d stays the leader, and refuses changes that add metadata "
+                "until there is space",
+                self.node_id,
+            )
+
+    def _handed_over(self, result: object) -> None:
+        if isinstance(result, HeadraceError):
+            logger.warning("controller %d still has a full disk: %s", self.node_id, result)
+
     def _begin_anew(self, why: DiskFullError | CorruptMessageError) -> None:
         """Discard the present Ready: Raft restarts with the state on the disk."""
         was_alone = self._is_sole_voter
@@ -702,10 +758,12 @@ class QuorumController:
             logger.error("controller %d dropped a damaged message; the sender sends it again: %s", self.node_id, why)
         else:
             self._disk_is_full(why, alone=alone)
+        self._raft.room = self._storage.measure_space()
         self._outcomes += self._reads.drop(why if alone else self.not_controller())
         self._is_due = False
 
     def _disk_is_full(self, error: DiskFullError, *, alone: bool) -> None:
+        self._storage.ran_out()
         if not self._was_full:
             self._was_full = True
             logger.error(

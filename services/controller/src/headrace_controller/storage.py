@@ -66,7 +66,7 @@ from headrace_core.types import TopicPartition
 
 from .control_records import check_entry, decode_entry, leader_change_of
 from .quorum_state import QUORUM_STATE, read_quorum_state, write_quorum_state
-from .raft import Entry, HardState, Place, SnapshotChunk, SnapshotId, Stored, VoterSet
+from .raft import Entry, HardState, Place, Room, SnapshotChunk, SnapshotId, Stored, VoterSet
 from .snapshots import BEGINNING, SnapshotJob, SnapshotStore, write_first_voters
 
 __all__ = [
@@ -286,7 +286,31 @@ class MetadataStorage:
     def refusal(self, records: int) -> DiskFullError | None:
         """The error if the disk has no space for ``records`` more records in the log; None if it has space. The check
         of the free space raises OSError if the disk failed."""
-        return self._space.refusal(records * _RECORD_BYTES_ABOUT)
+        space = self._space
+        if space.refusal(records * _RECORD_BYTES_ABOUT) is None:
+            return None
+        return DiskFullError(
+            f"the disk of the metadata log, {self._directory.root}, is full: {space.free_bytes} bytes are free, and "
+            f"{space.reserve_bytes} bytes are reserved (log.dir.reserve.bytes). The controller refuses changes that "
+            "add metadata until there is space; reads and deletions continue: free some space on this disk"
+        )
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the disk has a shortage of space, from the first refusal until there is clearly enough space
+        (headrace_core.log.space)."""
+        return self._space.is_short
+
+    def measure_space(self) -> Room:
+        """Measure the free space. Raises OSError if the disk failed."""
+        space = self._space
+        space.measure()
+        usable = 0 if space.is_short else max(space.free_bytes - space.reserve_bytes, 0)
+        return Room(usable, space.total_bytes)
+
+    def ran_out(self) -> None:
+        """Called when a write failed because the disk or a quota is full, whatever the file system says."""
+        self._space.ran_out()
 
     def append(self, entries: Sequence[Entry]) -> int:
         """Append entries of any terms, all or none, and flush them. Returns the durable end of the log. Raises

@@ -226,7 +226,13 @@ class Coordinator:
                 (transactions_pb2_grpc.add_TransactionsServicer_to_server, transactions, "headrace.v1.Transactions"),
                 (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
             ]
-        node = NodeService("coordinator", lambda: self.coordinator_id, lambda: self._cluster_id, self.clock)
+        node = NodeService(
+            "coordinator",
+            lambda: self.coordinator_id,
+            lambda: self._cluster_id,
+            self.clock,
+            directory=self.config.log_dirs[0],
+        )
         bound = []
         for wanted in self.config.listeners:
             listener = Listener(

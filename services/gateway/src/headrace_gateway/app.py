@@ -197,6 +197,7 @@ class Gateway:
             lambda: self._cluster_id,
             self.clock,
             lambda: self.metadata.lag.ms,
+            directory=self.config.log_dirs[0],
         ).register(internal)
         await internal.start()
         return internal

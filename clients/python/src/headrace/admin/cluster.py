@@ -14,7 +14,7 @@ from headrace_protos.v1 import admin_pb2, node_pb2
 
 from .. import arguments
 from ..engine.connections import call
-from ..models import FeatureInfo, NodeDescription, QuorumBroker, QuorumInfo, QuorumReplica
+from ..models import FeatureInfo, NodeDescription, NodeDisk, QuorumBroker, QuorumInfo, QuorumReplica
 from .calls import AdminCalls, raise_failures
 
 _DIRECTORY_BYTES = 16
@@ -85,6 +85,8 @@ def _replica(item: Any) -> QuorumReplica:
         lag=_known(item.lag),
         last_fetch_timestamp_ms=_known(item.last_fetch_timestamp_ms),
         last_caught_up_timestamp_ms=_known(item.last_caught_up_timestamp_ms),
+        usable_bytes=item.usable_bytes if item.HasField("usable_bytes") else None,
+        total_bytes=item.total_bytes if item.HasField("total_bytes") else None,
     )
 
 
@@ -176,4 +178,7 @@ def _description(answer: Any, clock_ahead_ms: float, round_trip_ms: float) -> No
         round_trip_ms=round_trip_ms,
         open_descriptors=None if answer.open_descriptors < 0 else answer.open_descriptors,
         descriptors_max=None if answer.descriptors_max < 0 else answer.descriptors_max,
+        disk=NodeDisk(answer.disk.path, answer.disk.free_bytes, answer.disk.total_bytes)
+        if answer.HasField("disk")
+        else None,
     )

@@ -372,6 +372,45 @@ def replica_damaged(facts: Facts) -> Iterator[Finding]:
 
 @rule("disk-full")
 def disk_full(facts: Facts) -> Iterator[Finding]:
+    """A disk of a broker, controller or coordinator that is full or nearly full. The cure depends on the role."""
+    yield from _full_disks_of_brokers(facts)
+    for controller in () if facts.quorum is None else (*facts.quorum.voters, *facts.quorum.observers):
+        if controller.usable_bytes is not None and controller.total_bytes:
+            yield from _full_disk(
+                f"controller {controller.replica_id}",
+                f"controller {controller.replica_id}",
+                controller.usable_bytes,
+                controller.total_bytes,
+                "it leads only if no other controller has space, and then refuses changes that add metadata",
+            )
+    for coordinator_id, tried in sorted(facts.coordinators.items()):
+        disk = None if tried.node is None else tried.node.disk
+        if disk is not None and disk.total_bytes:
+            name = f"coordinator {coordinator_id}"
+            effect = "it cannot keep its snapshot of the metadata, so that its next start takes longer"
+            yield from _full_disk(name, f"{name}: {disk.path}", disk.free_bytes, disk.total_bytes, effect)
+
+
+def _full_disk(name: str, where: str, usable_bytes: int, total_bytes: int, effect: str) -> Iterator[Finding]:
+    """The finding about the disk of a node without records."""
+    cure = "remove other files from this disk, or make it larger"
+    if usable_bytes <= 0:
+        severity = Severity.ERROR if name.startswith("controller") else Severity.WARNING
+        yield Finding("disk-full", severity, f"the disk of {name} is full (DISK_FULL): {effect}", where, cure)
+    elif _is_nearly_full(usable_bytes, total_bytes):
+        what = f"the disk of {name} has {_left(usable_bytes, total_bytes)} left"
+        yield Finding("disk-full", Severity.WARNING, what, where, cure)
+
+
+def _is_nearly_full(usable_bytes: int, total_bytes: int) -> bool:
+    return usable_bytes < total_bytes * FREE_PART and usable_bytes < FREE_BYTES
+
+
+def _left(usable_bytes: int, total_bytes: int) -> str:
+    return f"{usable_bytes / 2**30:.1f} GiB ({usable_bytes / total_bytes:.1%})"
+
+
+def _full_disks_of_brokers(facts: Facts) -> Iterator[Finding]:
     for broker_id, directories in sorted(facts.log_dirs.items()):
         for each in directories:
             if each.usable_bytes is None or each.total_bytes is None or each.total_bytes <= 0:
@@ -388,9 +427,8 @@ def disk_full(facts: Facts) -> Iterator[Finding]:
                     "of sync, and it refuses writes to the partitions that it still leads"
                 )
                 yield Finding("disk-full", Severity.ERROR, what, where, cure)
-            elif each.usable_bytes < each.total_bytes * FREE_PART and each.usable_bytes < FREE_BYTES:
-                left = f"{each.usable_bytes / 2**30:.1f} GiB ({each.usable_bytes / each.total_bytes:.1%})"
-                what = f"the disk of broker {broker_id} has {left} left"
+            elif _is_nearly_full(each.usable_bytes, each.total_bytes):
+                what = f"the disk of broker {broker_id} has {_left(each.usable_bytes, each.total_bytes)} left"
                 yield Finding("disk-full", Severity.WARNING, what, where, cure)
 
 

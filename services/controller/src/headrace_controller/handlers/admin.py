@@ -378,6 +378,8 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
             lag=-1 if each.match < 0 else status.log_end_offset - each.match,
             last_fetch_timestamp_ms=self._time_of(each.last_contact_ticks_ago, now_ms),
             last_caught_up_timestamp_ms=self._time_of(each.caught_up_ticks_ago, now_ms),
+            usable_bytes=None if each.room is None else each.room.usable_bytes,
+            total_bytes=None if each.room is None else each.room.total_bytes,
         )
 
     def _quorum_broker(self, seen: BrokerSeen) -> admin_pb2.QuorumBroker:

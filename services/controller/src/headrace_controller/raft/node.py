@@ -83,6 +83,7 @@ from .types import (
     Ready,
     ReplicaKey,
     Role,
+    Room,
     SnapshotId,
     SnapshotRequest,
     SnapshotResponse,
@@ -118,6 +119,8 @@ class RaftNode:
         #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
         #: and votes.
         self.may_lead = True
+        #: The space on this replica's disk, which a follower reports to its leader; None: unknown.
+        self.room: Room | None = None
         self._control = control
         # The log may have a higher term than a lost or outdated term file, and a replica must never use a term again.
         saved = stored.hard_state
@@ -273,10 +276,10 @@ class RaftNode:
                 self._follow(sender)
                 self.log.check_kept(body.committed, sender)
                 self._commit(body.committed)
-                # The HeartbeatResponse contains only the term and the round. If the term is already durable, the
+                # Of a HeartbeatResponse, only the term must be durable. If the term is already durable, the
                 # HeartbeatResponse need not wait for the disk.
                 say = self._send if self._state == self._saved else self._reply
-                say(sender, HeartbeatResponse(self.term, body.round))
+                say(sender, HeartbeatResponse(self.term, body.round, self.room))
             case SnapshotRequest():
                 self._follow(sender)
                 self._on_snapshot(sender, body)
@@ -696,6 +699,7 @@ class RaftNode:
                     self._advance_commit()
             case HeartbeatResponse():
                 progress.touch(body.round, self._rounds.sent_at(body.round))
+                progress.room = body.room
                 progress.give_way()
                 if progress.match < self.log.end_offset:
                     self._send_entries(sender, progress, also_empty=True)

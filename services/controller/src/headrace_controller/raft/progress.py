@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from .reads import NEVER
-from .types import RaftSettings, SnapshotId, SnapshotResponse
+from .types import RaftSettings, Room, SnapshotId, SnapshotResponse
 
 if TYPE_CHECKING:
     from .log import RaftLog
@@ -50,6 +50,7 @@ class Progress:
         "mode",
         "next_offset",
         "position",
+        "room",
         "round",
         "sent_committed",
         "snapshot",
@@ -73,6 +74,7 @@ class Progress:
         self.goal = next_offset
         self.goal_at = NEVER
         self.round = 0  #: The last heartbeat round that the follower answered.
+        self.room: Room | None = None  #: The space on the follower's disk, as it last reported it.
         self.is_waiting = False  #: Whether a probe or a snapshot chunk is in flight.
         self.snapshot: SnapshotId | None = None
         self.position = 0  #: Position in ``snapshot`` of the next chunk to send, in bytes.

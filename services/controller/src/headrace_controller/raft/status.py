@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .progress import Mode
 from .reads import NEVER
-from .types import ReplicaKey, Role, VoterSet
+from .types import ReplicaKey, Role, Room, VoterSet
 
 if TYPE_CHECKING:
     from .node import RaftNode
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 class ReplicaStatus:
     """``match``: below this offset the replica's log is durable and equal to the leader's log; -1 if it is unknown.
     ``last_contact_ticks_ago``: ticks since the replica's last answer of any kind. ``caught_up_ticks_ago``: ticks since
-    the replica last had the whole log. A tick count is None if the counted event never happened under this leader."""
+    the replica last had the whole log. A tick count is None if the counted event never happened under this leader.
+    ``room``: the space on the replica's disk; None: unknown."""
 
     key: ReplicaKey
     address: str
     match: int
     last_contact_ticks_ago: int | None
     caught_up_ticks_ago: int | None
+    room: Room | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
     address = node.voters.address(key.node_id) if key in node.voters else ""
     progress = node.progress_of(key)
     if progress is None:  # the leader itself
-        return ReplicaStatus(key, address, node.log_end_offset, 0, 0)
+        return ReplicaStatus(key, address, node.log_end_offset, 0, 0, node.room)
     answered_at = progress.answered_at
     # (a silent replica has the whole log too, as long as no entry is appended)
     has_all = progress.match == node.log_end_offset
@@ -70,4 +72,5 @@ def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
         progress.match if progress.mode is Mode.REPLICATE else -1,
         None if answered_at == NEVER else node.ticks - answered_at,
         None if caught_up_at == NEVER else node.ticks - caught_up_at,
+        progress.room,
     )

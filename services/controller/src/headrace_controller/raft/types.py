@@ -210,10 +210,20 @@ class HeartbeatRequest:
     round: int
 
 
+class Room(NamedTuple):
+    """The space on a replica's disk: free bytes beyond the reserve, 0 during a shortage; and the size of the disk."""
+
+    usable_bytes: int
+    total_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
+    """``room``: the space on the follower's disk; None if it is unknown (an earlier release does not report it)."""
+
     term: int
     round: int
+    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from ..raft import (
     HeartbeatResponse,
     Place,
     ReplicaKey,
+    Room,
     SnapshotId,
     SnapshotRequest,
     SnapshotResponse,
@@ -131,6 +132,8 @@ def _write_heartbeat_request(body: HeartbeatRequest, message: Any) -> None:
 def _write_heartbeat_response(body: HeartbeatResponse, message: Any) -> None:
     message.heartbeat_response.SetInParent()
     message.heartbeat_response.round = body.round
+    if body.room is not None:
+        message.heartbeat_response.usable_bytes, message.heartbeat_response.total_bytes = body.room
 
 
 def _write_snapshot_request(body: SnapshotRequest, message: Any) -> None:
@@ -295,7 +298,9 @@ def _read_heartbeat_request(term: int, item: raft_pb2.RaftHeartbeatRequest) -> H
 
 def _read_heartbeat_response(term: int, item: raft_pb2.RaftHeartbeatResponse) -> HeartbeatResponse:
     _check(item.round >= 0, f"round={item.round}: must not be negative")
-    return HeartbeatResponse(term, item.round)
+    room = Room(item.usable_bytes, item.total_bytes) if item.HasField("usable_bytes") else None
+    _check(room is None or min(room) >= 0, f"room={room}: must not be negative")
+    return HeartbeatResponse(term, item.round, room)
 
 
 def _read_snapshot_request(term: int, item: raft_pb2.RaftSnapshotRequest) -> SnapshotRequest:
