@@ -207,7 +207,7 @@ def older(pending: PendingOffsets) -> bytes:
     return b"\0\1" + msgspec.msgpack.encode(msgspec.msgpack.decode(encode_pending(pending)[2:])[:-1])
 
 
-def test_records_of_an_older_coordinator_have_no_order_and_are_older_than_all_others() -> None:
+def test_records_of_an_older_coordinator_are_older_than_those_after_an_upgrade() -> None:
     world = OffsetsWorld()
     for producer, offset in ((6, 5), (7, 10)):
         pending = PendingOffsets(3, {T0: PendingOffset(CommittedOffset(offset), 1)}, "a")
@@ -216,6 +216,72 @@ def test_records_of_an_older_coordinator_have_no_order_and_are_older_than_all_ot
     world.logic = world.successor()
     world.send("g", at(20), producer=(8, 3))
     world.end((6, 4), commit=True)
+    world.end((8, 4), commit=True)
+    world.end((7, 4), commit=True)
+    assert of_all(world) == {0: 20}
+
+
+def older_writes(world: OffsetsWorld, producer: int, now_ms: int, **offsets: int) -> None:
+    """An older coordinator has the shard, adds offsets (``p0=30``) to a producer's transaction, and loses the shard. It
+    writes the producer's other offsets of the part again as they are."""
+    key = KEY._replace(producer_id=producer)
+    part = world.logic.book.pending.part(key)
+    known = {} if part is None else dict(part.offsets)
+    for name, offset in offsets.items():
+        known[TopicPartition("t", int(name[1:]))] = PendingOffset(CommittedOffset(offset, commit_timestamp_ms=now_ms))
+    world.log.append(ShardRecord(encode_pending_key(key), older(PendingOffsets(3, known, "a"))))
+    world.logic = world.successor()
+
+
+@pytest.mark.parametrize("order", [(7, 8), (8, 7)])
+@pytest.mark.parametrize("outcomes", list(itertools.product((True, False), repeat=2)))
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("writes", ["the first again", "the second again", "another partition of the first"])
+def test_an_older_coordinator_that_had_the_shard_in_between_forgets_no_order(
+    order: tuple[int, ...], outcomes: tuple[bool, ...], is_compacted: bool, writes: str
+) -> None:
+    world = OffsetsWorld()
+    world.send("g", at(10), producer=(7, 3), now_ms=NOW_MS)
+    world.send("g", at(20), producer=(8, 3), now_ms=NOW_MS + 10)
+    expected = {7: 10, 8: 20}
+    match writes:
+        case "the first again":
+            older_writes(world, 7, NOW_MS + 20, p0=30)
+            expected = {8: 20, 7: 30}
+        case "the second again":
+            older_writes(world, 8, NOW_MS + 20, p0=30)
+            expected = {7: 10, 8: 30}
+        case _:
+            older_writes(world, 7, NOW_MS + 20, p1=5)
+    if is_compacted:
+        world.logic = compacted(world)
+    committed = dict(zip((7, 8), outcomes, strict=True))
+    for producer in order:
+        world.end((producer, 4), commit=committed[producer])
+    last = [offset for producer, offset in expected.items() if committed[producer]]
+    assert of_all(world).get(0) == (last[-1] if last else None)
+    assert not world.logic.book.pending.group_ids()
+
+
+def test_orders_that_were_found_out_are_written_with_the_next_offset() -> None:
+    world = OffsetsWorld()
+    world.send("g", at(10), producer=(7, 3), now_ms=NOW_MS)
+    world.send("g", at(20), producer=(8, 3), now_ms=NOW_MS + 10)
+    older_writes(world, 7, NOW_MS + 20, p0=30)
+    world.send("g", at(5, partition=1), producer=(8, 3), now_ms=NOW_MS + 30)  # after the older one's record in the log
+    world.send("g", at(6, partition=1), producer=(7, 3), now_ms=NOW_MS + 40)
+    (found,) = {
+        tuple((producer, one.order) for producer, one in logic.book.pending.of_partition("g", T0))
+        for logic in (world.logic, world.successor(), compacted(world))
+    }
+    assert found == ((7, 3), (8, 2))
+
+
+def test_without_the_record_before_and_with_another_clock_an_older_coordinators_offset_counts_as_older() -> None:
+    """It may be one that it left as it was; then a later offset must not be overwritten."""
+    world = OffsetsWorld()
+    world.send("g", at(20), producer=(8, 3), now_ms=NOW_MS)
+    older_writes(world, 7, NOW_MS - 10, p0=30)
     world.end((8, 4), commit=True)
     world.end((7, 4), commit=True)
     assert of_all(world) == {0: 20}

@@ -151,8 +151,9 @@ class OffsetsLogic:
         """Apply a record of the log. Raises CorruptLogError and UnsupportedVersionError, after which the shard must not
         serve."""
         if kind_of(key) == RecordKind.PENDING_OFFSETS:
-            pending_key = decode_pending_key(key)
-            self.book.pending.apply(pending_key, None if value is None else decode_pending(pending_key, value))
+            pending_key, pending = decode_pending_key(key), self.book.pending
+            found = None if value is None else pending.ordered(pending_key, decode_pending(pending_key, value))
+            pending.apply(pending_key, found)
             return
         group_id, partition = decode_key(key)
         self._apply(group_id, partition, None if value is None else decode_value(value))

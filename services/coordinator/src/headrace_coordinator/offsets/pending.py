@@ -4,7 +4,7 @@ verifications. Pure.
     key      int16 1006 | msgpack [producer id, group id, topic, part]
     value    int16 1 | msgpack [producer epoch, transactional id, coordinator epoch, offsets, orders]
              offsets: [partition, sequence, the value of the offset commit as in codec.py] each
-             orders: one number for each of the offsets; older records have none
+             orders: one number for each of the offsets; an older coordinator writes none, and drops those it finds
 
 A record has the pending offsets of one producer in one group, for at most 32 partitions of a topic (one *part*;
 partition 70 is in part 2). A request with offsets therefore rewrites only the parts that it names, and not all pending
@@ -42,7 +42,7 @@ _KIND = int(RecordKind.PENDING_OFFSETS).to_bytes(2, "big")
 class PendingOffset(NamedTuple):
     """The offset that a transaction commits for a partition. ``sequence``: the number of the producer's request, which
     shows whether a request was delayed; 0: the request has no number. ``order``: larger than the order of each pending
-    offset of the partition that was written before; 0: written by an older coordinator."""
+    offset of the partition that was written before; 0: an older coordinator wrote the record (PendingBook.ordered)."""
 
     committed: CommittedOffset
     sequence: int = 0
@@ -199,6 +199,33 @@ class PendingBook:
         producers.discard(producer_id)
         if not producers:
             self._producers.pop(group_id, None)
+
+    def ordered(self, key: PendingKey, pending: PendingOffsets) -> PendingOffsets:
+        """Return a record of the log with the orders that it lacks. An older coordinator, which had the shard in
+        between, wrote the record: with new offsets, and with those that it left as they were."""
+        if all(one.order for one in pending.offsets.values()):
+            return pending
+        before = self.part(key)
+        known = before.offsets if before is not None and before.epoch == pending.epoch else {}
+        return pending._replace(
+            offsets={
+                each: one._replace(order=one.order or self._order(one, known.get(each), key.group_id, each))
+                for each, one in pending.offsets.items()
+            }
+        )
+
+    def _order(self, one: PendingOffset, before: PendingOffset | None, group_id: str, partition: TopicPartition) -> int:
+        """The order of an offset in a record without orders. The place in the log decides for a new offset. If
+        compaction has removed the producer's record before, the offset may be one that was left as it was: then its
+        time decides, and it counts as older than offsets of a later time."""
+        if before is not None and before._replace(order=0) == one:
+            return before.order
+        others = [other for _, other in self.of_partition(group_id, partition)]
+        time_ms = one.committed.commit_timestamp_ms
+        later = [other.order for other in others if other.committed.commit_timestamp_ms > time_ms]
+        if before is None and later:
+            return min(later) - 1
+        return 1 + max((other.order for other in others), default=0)
 
     def part(self, key: PendingKey) -> PendingOffsets | None:
         """Return the pending offsets in a record."""
