@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace_core.errors import InconsistentTopicIdError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from headrace_core.errors import (
+    InconsistentTopicIdError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.types import TopicPartition
 from headrace_spark.cluster import KnownTopic
 from headrace_spark.planning import OffsetRange
@@ -21,13 +26,16 @@ class MemoryCluster:
         self.failures: list[Exception] = []
         self.batch_rows = 4
         self.topic_ids: dict[str, str] = {}
+        self.unauthorized: set[str] = set()
         self.closed = False
 
     def topics(self, names: Collection[str] | None) -> dict[str, KnownTopic]:
         self._fail()
+        if denied := self.unauthorized & set(names or ()):
+            raise TopicAuthorizationFailedError(f"not authorized: {sorted(denied)}")
         found: dict[str, list[int]] = {}
         for topic, partition in sorted(self.logs):
-            if names is None or topic in names:
+            if topic not in self.unauthorized if names is None else topic in names:
                 found.setdefault(topic, []).append(partition)
         return {name: KnownTopic(self._id(name), tuple(numbers)) for name, numbers in found.items()}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from headrace_core.errors import NetworkError, TopicAuthorizationFailedError
 from headrace_spark.errors import DataLossError
 from headrace_spark.offset_reader import OffsetReader
 from headrace_spark.schema import RECORD
@@ -256,3 +257,107 @@ def test_a_topic_that_was_gone_and_comes_back_is_read_once() -> None:
     third = reader.latestOffset(second, ReadAllAvailable())
     assert reader.ranges(second, third) == [(0, 0, 3)]
     assert reader.latestOffset(third, ReadAllAvailable()) == third, "nothing is new: it is not read again"
+
+
+# -- topics that are not seen for a while ------------------------------------------------------------------------------
+
+U0 = partition(0, "u")
+BOTH = {"t": {"0": 10}, "u": {"0": 5}}
+
+
+def two_topics(**given: object) -> tuple[Reader, MemoryCluster]:
+    """A reader that has read the topics t and u."""
+    cluster = MemoryCluster({T0: (0, 10), U0: (0, 5)})
+    reader = Reader(cluster, startingOffsets="earliest", **given)
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == BOTH
+    return reader, cluster
+
+
+SOURCES = [{"subscribePattern": "t|u"}, {"subscribe": "t,u"}, {"assign": '{"t":[0],"u":[0]}'}]
+
+
+@pytest.mark.parametrize("given", SOURCES)
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("denied", [{"t", "u"}, {"u"}])
+def test_rights_that_are_lost_for_a_while_lose_no_place(given: dict[str, str], fails: str, denied: set[str]) -> None:
+    reader, cluster = two_topics(**given, failOnDataLoss=fails)
+    cluster.unauthorized = denied
+    restarted = Reader(cluster, startingOffsets="earliest", **given, failOnDataLoss=fails)
+    for each in (reader, restarted):
+        with pytest.raises(TopicAuthorizationFailedError, match=str(sorted(denied)[0])):
+            each.latestOffset(BOTH, ReadAllAvailable())
+    cluster.unauthorized = set()
+    cluster.logs[T0] = (0, 12)
+    for each in (reader, restarted):
+        end = each.latestOffset(BOTH, ReadAllAvailable())
+        assert end == {"t": {"0": 12}, "u": {"0": 5}}
+        assert each.ranges(BOTH, end) == [(0, 10, 12)], "neither lost nor read again"
+
+
+@pytest.mark.parametrize("given", SOURCES)
+def test_rights_that_are_lost_while_a_batch_is_planned_are_no_loss(given: dict[str, str]) -> None:
+    reader, cluster = two_topics(**given)
+    cluster.unauthorized = {"t"}
+    with pytest.raises(TopicAuthorizationFailedError):
+        reader.ranges({"t": {"0": 4}, "u": {"0": 5}}, BOTH)
+    cluster.unauthorized = set()
+    assert reader.ranges({"t": {"0": 4}, "u": {"0": 5}}, BOTH) == [(0, 4, 10)]
+
+
+@pytest.mark.parametrize("given", SOURCES)
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_brokers_that_do_not_answer_lose_no_place(given: dict[str, str], fails: str) -> None:
+    reader, cluster = two_topics(**given, failOnDataLoss=fails)
+    cluster.failures = [NetworkError("no broker answers")] * 3
+    with pytest.raises(NetworkError, match="no broker answers"):
+        reader.latestOffset(BOTH, ReadAllAvailable())
+    cluster.failures = [NetworkError("no broker answers")] * 2
+    assert reader.latestOffset(BOTH, ReadAllAvailable()) == BOTH
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_pattern_without_any_topic_waits(fails: str) -> None:
+    reader, cluster = two_topics(subscribePattern="t|u", failOnDataLoss=fails)
+    cluster.logs.clear()
+    for each in (reader, Reader(cluster, subscribePattern="t|u", failOnDataLoss=fails)):
+        assert each.latestOffset(BOTH, ReadAllAvailable()) == BOTH
+        assert each.latestOffset(BOTH, ReadMaxRows(3)) == BOTH
+
+
+def test_a_pattern_whose_topics_were_all_deleted_goes_on_with_others_when_the_loss_is_accepted() -> None:
+    strict, cluster = two_topics(subscribePattern="[t-v]")
+    cluster.logs = {partition(0, "v"): (0, 4)}
+    for each in (strict, Reader(cluster, subscribePattern="[t-v]")):
+        with pytest.raises(DataLossError, match=r"t-0, u-0 is gone\..*failOnDataLoss"):  # before an end is written
+            each.latestOffset(BOTH, ReadAllAvailable())
+    lenient = Reader(cluster, subscribePattern="[t-v]", failOnDataLoss="false")
+    end = lenient.latestOffset(BOTH, ReadAllAvailable())
+    assert end == {"v": {"0": 4}}
+    assert lenient.ranges(BOTH, end) == [(0, 0, 4)]
+    assert strict.latestOffset(end, ReadAllAvailable()) == end, "accepted once, the query is strict again"
+
+
+def test_a_topic_of_a_pattern_that_comes_back_anew_while_none_is_there_is_read_from_its_start() -> None:
+    reader, cluster = two_topics(subscribePattern="t|u", failOnDataLoss="false")
+    cluster.logs.clear()
+    assert reader.latestOffset(BOTH, ReadAllAvailable()) == BOTH
+    cluster.logs, cluster.topic_ids["t"] = {T0: (0, 3)}, "another"
+    end = reader.latestOffset(BOTH, ReadAllAvailable())
+    assert reader.ranges(BOTH, end) == [(0, 0, 3)]
+
+
+def test_a_subscribed_topic_that_was_deleted_stays_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    reader, cluster = two_topics(subscribe="t,u", failOnDataLoss="false")
+    del cluster.logs[U0]
+    at = BOTH
+    for _ in range(3):
+        at = reader.latestOffset(at, ReadAllAvailable())
+        assert at == {"t": {"0": 10}}
+    assert caplog.text.count("the subscribed topic u was deleted") == 1
+
+
+def test_available_now_waits_for_no_topic_that_it_cannot_see() -> None:
+    reader, cluster = two_topics(subscribePattern="t|u")
+    cluster.logs.clear()
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(BOTH, reader.getDefaultReadLimit()) is BOTH, "nothing new: Spark ends the query"

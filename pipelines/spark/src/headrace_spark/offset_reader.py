@@ -18,7 +18,7 @@ from headrace_core.types import TopicPartition
 
 from .cluster import Cluster
 from .errors import FAIL_ON_DATA_LOSS_FALSE, FAIL_ON_DATA_LOSS_TRUE, DataLossError
-from .offsets import EARLIEST, LATEST, PartitionOffsets
+from .offsets import EARLIEST, LATEST, PartitionOffsets, show
 from .options import Limit, OffsetLimit, SourceOptions
 from .planning import check_covers
 
@@ -45,6 +45,7 @@ class OffsetReader:
         #: under the same name.
         self.topic_ids: dict[str, str] = {}
         self._renewed: set[str] = set()
+        self._warned = ""
 
     def take_renewed(self) -> set[str]:
         """Names of topics whose id has changed since the last call."""
@@ -54,19 +55,25 @@ class OffsetReader:
     def assigned(self, *, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
         """The current partitions of the query.
 
-        Raises UnknownTopicOrPartitionError for a missing subscribed topic, unless ``known`` shows that the topic was
-        deleted and data loss is accepted. Missing partitions of an assignment, and patterns without a match, are
-        ignored.
+        Raises UnknownTopicOrPartitionError for a missing subscribed topic, unless ``known`` or an earlier call shows
+        that the topic was deleted and data loss is accepted. Missing partitions of an assignment, and patterns without
+        a match, are ignored.
+
+        The list of all topics lacks those that the user may not see. So a topic of ``known`` that the list lacks is
+        asked for by its name: it was deleted, or the answer is TopicAuthorizationFailedError.
         """
         options = self.options
         if options.pattern is not None:
             matches = re.compile(options.pattern).fullmatch
             found = {name: topic for name, topic in self.cluster.topics(None).items() if matches(name)}
+            if unseen := {partition.topic for partition in known} - found.keys():
+                found |= self.cluster.topics(unseen)
         else:
             topics = options.topics or tuple(dict.fromkeys(topic for topic, _ in options.assigned))
             found = self.cluster.topics(topics)
             missing = [topic for topic in options.topics if topic not in found]
-            deleted = [topic for topic in missing if any(topic == partition.topic for partition in known)]
+            seen = self.topic_ids.keys() | {partition.topic for partition in known}
+            deleted = [topic for topic in missing if topic in seen]
             if deleted:
                 self.report_loss(f"the subscribed topic {', '.join(deleted)} was deleted")
             if len(missing) > len(deleted):
@@ -93,6 +100,11 @@ class OffsetReader:
 
         An end below the ``known`` end comes from a broker that has not caught up, or from a topic that was created
         again. If the end of a partition is below ``known``, the reader requests the end again and uses the last answer.
+
+        Without any partition the answer is ``known``: an empty end would tell Spark that all partitions are gone, and
+        those that are seen again later would be read from their start (SPARK-41375). If only some partitions of
+        ``known`` are gone, raises DataLossError before Spark has written an end without them, unless data loss is
+        accepted.
         """
         start = known or {}
         for attempt in range(1, self.options.offset_attempts + 1):
@@ -108,6 +120,10 @@ class OffsetReader:
                 "the log ends before offsets that the query has already read; reading the log's end again: %s", behind
             )
             self._sleep(self.options.offset_retry_interval_ms / 1_000)
+        if not ends:
+            return dict(start)
+        if self.options.fail_on_data_loss and (gone := start.keys() - ends.keys()):
+            self.report_loss(f"{show(gone)} is gone")
         return ends
 
     def resolve(self, limit: OffsetLimit, option: str, *, starting: bool) -> PartitionOffsets:
@@ -118,7 +134,9 @@ class OffsetReader:
         """Report a data loss: raise DataLossError if ``failOnDataLoss`` is true, otherwise log a warning."""
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}")
-        logger.warning("%s. %s", message, FAIL_ON_DATA_LOSS_FALSE)
+        if message != self._warned:  # a topic is missing at each trigger
+            logger.warning("%s. %s", message, FAIL_ON_DATA_LOSS_FALSE)
+        self._warned = message
 
     def _resolve(self, limit: OffsetLimit, option: str, starting: bool) -> PartitionOffsets:
         partitions = self.assigned()
