@@ -4,7 +4,6 @@ paths of checkpoints, and functions that need each other."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from headrace_pipelines.sql.command import Failures
 from headrace_pipelines.sql.continuous import Continuous, has_aggregate
 from headrace_pipelines.sql.definitions import text_fault
 from headrace_pipelines.sql.faults import Source, SqlError
-from headrace_pipelines.sql.naming import distinct, key_fault, spelled, whole_number
+from headrace_pipelines.sql.naming import distinct, spelled, whole_number
 from headrace_pipelines.sql.parsing import select_of
 from headrace_pipelines.sql.session import in_rounds
 from headrace_pipelines.sql.tokens import tokens
@@ -62,23 +61,6 @@ def test_whole_numbers_have_limits() -> None:
 def test_names_have_the_spelling_of_the_columns() -> None:
     assert spelled(["profileid", "ID", "other"], ["Id", "profileId"]) == ["profileId", "Id", "other"]
     assert distinct(["a", "a", "a_2", "a", "b"]) == ["a", "a_3", "a_2", "a_4", "b"]
-
-
-@pytest.mark.parametrize(
-    ("key", "groups", "fault"),
-    [
-        (["a", "B"], ["A", "b"], None),
-        (["a", "b", "n"], ["a"], None),
-        (["a"], None, None),
-        (["nope"], None, "there is no column nope; the columns are a, b, n"),
-        (["a"], ["a", "b"], "the key lacks b, a column of GROUP BY"),
-        (["a"], ["a", None], "GROUP BY has an expression that the SELECT lacks"),
-    ],
-)
-def test_a_key_covers_the_groups(key: list[str], groups: Sequence[str | None] | None, fault: str | None) -> None:
-    found = key_fault(key, ["a", "b", "n"], groups)
-    assert (found or "").startswith(fault or "")
-    assert (found is None) is (fault is None)
 
 
 def test_text_has_one_column_of_text() -> None:

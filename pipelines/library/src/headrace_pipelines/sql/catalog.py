@@ -47,7 +47,8 @@ class Table:
 class ContinuousQuery:
     """A continuous query. ``target``: the table that the query writes. ``application``: the id under which the sink
     stores the query's batches; each new query gets a new id. ``reads``, ``views`` and ``functions``: the tables, views
-    and functions that the query's text uses, directly or through views and functions."""
+    and functions that the query's text uses, directly or through views and functions. ``settings``: settings of Spark
+    under which the query was created, as ``NAME=VALUE``, such as its time zone."""
 
     id: str
     target: str
@@ -56,6 +57,7 @@ class ContinuousQuery:
     reads: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -133,6 +135,13 @@ class Catalog:
                     if source not in seen:
                         self._add_writers(source, found, seen)
                 found[query.id] = query
+
+    def writer_of(self, topic: str) -> ContinuousQuery | None:
+        """A query that writes a topic on which there is a table with a primary key. The rows of such a table are the
+        rows of the query's SELECT, so the topic has no other writer."""
+        if not any(self.tables[name].is_latest for name in self.tables_on(topic)):
+            return None
+        return next((each for each in self.queries.values() if self.tables[each.target].topic == topic), None)
 
     def new_id(self, target: str) -> str:
         """An id for a query that writes ``target``: the name of the target, with a number if the name is taken."""

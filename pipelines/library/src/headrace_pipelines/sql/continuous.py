@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from headrace_core.errors import InvalidArgumentError, RequestTimedOutError
 from ..access import Registry
 from ..checkpoints import checkpoints
 from ..errors import QueryFailedError
-from ..queries import Queries, cause, started
+from ..queries import Progress, Queries, cause, started
 from ..sites import Site
 from .catalog import ContinuousQuery, Table
 from .frames import Ends
@@ -38,6 +39,7 @@ class Continuous:
     def __init__(self, site: Site, registry: Registry) -> None:
         self._site, self._registry = site, registry
         self._running: dict[str, StreamingQuery] = {}
+        self._progress: defaultdict[str, Progress] = defaultdict(Progress)
 
     def start(self, query: ContinuousQuery, frame: Callable[[], DataFrame], target: Table) -> None:
         """Start a query, or continue it from its checkpoint. ``frame`` makes the streaming frame. Raises
@@ -50,6 +52,7 @@ class Continuous:
             mode = "update" if is_aggregate(made) else "append"
             return stream.outputMode(mode).option("checkpointLocation", directory).trigger(**self._site.trigger).start()
 
+        self._progress.pop(query.id, None)
         (self._running[query.id],) = started(start)
         self.check(query.id)
 
@@ -62,6 +65,7 @@ class Continuous:
         }
 
         def write(batch: DataFrame, number: int) -> None:
+            self._look(query.id)
             records = with_records(batch, target, self._registry)
             version = {"headrace.txn.version": str(number)}
             records.write.format("headrace").options(**options, **version).mode("append").save()
@@ -89,6 +93,18 @@ class Continuous:
         """``running``, or ``failed``."""
         running = self._running.get(query)
         return "running" if running is not None and running.isActive else "failed"
+
+    def late(self, query: str) -> int:
+        """Groups that the batches since the query's start left out, because their rows came after the WATERMARK."""
+        self._look(query)
+        return self._progress[query].late
+
+    def _look(self, query: str) -> None:
+        """Add the last batch of a query to its progress."""
+        running = self._running.get(query)
+        last = None if running is None else running.lastProgress
+        if last is not None:
+            self._progress[query].take(last)
 
     def check(self, query: str) -> None:
         """Raises QueryFailedError if the query has failed, or could not start."""
@@ -155,27 +171,6 @@ def is_aggregate(frame: DataFrame) -> bool:
 def has_aggregate(plan: Any) -> bool:
     """Whether a node of Spark's plan is an aggregate."""
     return plan.nodeName() == "Aggregate" or any(map(has_aggregate, _each(plan.children())))
-
-
-def group_keys(frame: DataFrame) -> list[str | None] | None:
-    """The columns of ``frame`` that are the keys of its GROUP BY, with None for a key that is not a column. None if the
-    frame has no GROUP BY at its top level."""
-    node = frame._jdf.queryExecution().analyzed()
-    names = {attribute.exprId().id(): attribute.name() for attribute in _each(node.output())}
-    while node.nodeName() in ("Project", "Filter", "SubqueryAlias"):
-        node = node.child()
-    if node.nodeName() != "Aggregate":
-        return None
-    return [_column_of(group, node, names) for group in _each(node.groupingExpressions())]
-
-
-def _column_of(group: Any, aggregate: Any, names: Mapping[int, str]) -> str | None:
-    """The column that has the value of the expression ``group``. ``names`` maps column ids to names."""
-    for each in _each(aggregate.aggregateExpressions()):
-        inner = each.child() if each.nodeName() == "Alias" else each
-        if inner.semanticEquals(group) and each.exprId().id() in names:
-            return names[each.exprId().id()]
-    return None
 
 
 def _each(sequence: object) -> list:  # type: ignore[type-arg]

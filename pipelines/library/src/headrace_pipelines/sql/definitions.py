@@ -14,12 +14,12 @@ from pyspark.sql.types import StructType
 from headrace_core.errors import HeadraceError
 
 from .catalog import BAD_RECORDS, FORMATS, ContinuousQuery, Table
-from .continuous import group_keys, is_aggregate
 from .cycles import check_acyclic
 from .dropping import check_unused
 from .faults import Source, SqlError
+from .keeping import Shape, key_fault
 from .made_topics import create_topic
-from .naming import column_fault, key_fault, quoted, spelled, whole_number
+from .naming import column_fault, quoted, spelled, whole_number
 from .results import Message, Result
 from .session import Session
 from .spark_faults import message_of, pointing
@@ -120,8 +120,8 @@ class Definitions:
             )
             raise SqlError(what, source, token.at, token.end)
         with pointing(statement.query):
-            frame, _ = self._session.streaming(statement.query, name)
-        table = self._table_of(frame, name, topic, options, statement, source)
+            frame, shape = self._session.streaming(statement.query, name)
+        table = self._table_of(frame, shape, name, topic, options, statement, source)
         self._catalog.tables[name] = table
         self._catalog.save()  # saved before the topic is created, so that DROP TABLE finds the topic after a crash
         is_created = False
@@ -140,6 +140,7 @@ class Definitions:
     def _table_of(
         self,
         frame: DataFrame,
+        shape: Shape,
         name: str,
         topic: str,
         options: Mapping[str, str],
@@ -148,23 +149,16 @@ class Definitions:
     ) -> Table:
         """The table that a SELECT fills. Raises SqlError for columns that do not match, and for a wrong key."""
         form = options.get("format", "json")
-        changes = is_aggregate(frame)
-        groups = group_keys(frame) if changes else None
         given = statement.options["key"].value if "key" in options else statement.name
-        key = _names(options["key"]) if "key" in options else tuple(each for each in groups or () if each is not None)
-        if changes and not key:
-            what = (
-                "the SELECT aggregates, so the table needs a key: WITH (key = 'column'), or GROUP BY columns that the "
-            )
-            raise SqlError(what + "SELECT has", source, statement.name.at, statement.name.end)
-        if (fault := key_fault(key, frame.columns, groups)) is not None:
+        key = _names(options["key"]) if "key" in options else tuple(filter(None, shape.groups))
+        if (fault := key_fault(key, frame.columns, shape)) is not None:
             raise SqlError(fault, source, given.at, given.end)
         fault = text_fault(form, frame.schema) or column_fault(frame.columns)
         if fault is not None:
             raise _fault_of_select(fault, statement.query)
         table = Table(
             name, topic, form, () if form == "avro" else _declared(frame.schema), tuple(spelled(key, frame.columns)),
-            changes, options.get("subject", f"{topic}-value"), options.get("bad_records", "fail"),
+            shape.is_aggregate, options.get("subject", f"{topic}-value"), options.get("bad_records", "fail"),
         )  # fmt: skip
         with pointing(statement.query):
             self._session.frames.check(table)
@@ -175,17 +169,50 @@ class Definitions:
     def insert_select(self, statement: InsertSelect, source: Source) -> Result:
         table = self._session.table(statement.table, source)
         with pointing(statement.query):
-            frame, _ = self._session.streaming(statement.query, table.name)
+            frame, shape = self._session.streaming(statement.query, table.name)
         wanted = self._session.frames.schema(table)
         _check_names(frame, wanted, table, statement.query)
         _check_types(frame, wanted, statement.query)
+        if (fault := self._fault_of_target(table, shape)) is not None:
+            raise SqlError(fault, source, statement.table.at, statement.table.end)
         query = self._start(table, statement.query, statement.table, source)
         return Message(f"query {query.id} writes to {table.name}")
+
+    def _fault_of_target(self, table: Table, shape: Shape) -> str | None:
+        """The reason why a SELECT cannot fill a table that exists; None if it can."""
+        if not any(self._catalog.tables[name].is_latest for name in self._catalog.tables_on(table.topic)):
+            if shape.is_aggregate:
+                return (
+                    f"{table.name} is a stream, which keeps each row, and the rows of an aggregate change; write to a "
+                    "table with a primary key, such as CREATE TABLE ... AS SELECT"
+                )
+            return None
+        if (writer := self._catalog.writer_of(table.topic)) is not None:
+            return (
+                f"the query {writer.id} writes {table.name}, and rows of two queries would overwrite each other; write "
+                f"to another table, or TERMINATE {writer.id} and start with a new topic"
+            )
+        if shape.is_mixed and not shape.is_aggregate:
+            return (
+                f"{table.name} keeps the newest row of each key, and the rows of this SELECT have no order; use "
+                "GROUP BY with max_by(column, time), or write to a stream"
+            )
+        columns = self._session.frames.schema(table).fieldNames()
+        if (fault := key_fault(table.key, columns, shape)) is not None:
+            return fault
+        ends = self._session.ends_of(table.topic)
+        if any(end > ends.begins[number] for number, end in ends.ends.items()):
+            return (
+                f"the topic {table.topic} has records that the SELECT did not write, and their rows would stay; "
+                f"DROP TABLE {table.name} DELETE TOPIC, and create the table again"
+            )
+        return None
 
     def _start(self, table: Table, select: Query, target: Token, source: Source) -> ContinuousQuery:
         """Start a continuous query, and keep it in the catalog. ``target``: the name of the table in ``source``."""
         name = self._catalog.new_id(table.name)
-        new = ContinuousQuery(name, table.name, select.text, f"sql.{name}.{secrets.token_hex(8)}")
+        settings = self._session.settings_of_queries()
+        new = ContinuousQuery(name, table.name, select.text, f"sql.{name}.{secrets.token_hex(8)}", settings=settings)
         query = with_uses(new, self._catalog)
         check_acyclic(query, self._catalog, source, target.at, target.end)
         self._session.continuous.forget(name)

@@ -113,6 +113,12 @@ class Engine:
     def _insert(self, statement: InsertValues, source: Source) -> Message:
         session = self._session
         table = session.table(statement.table, source)
+        if (writer := session.catalog.writer_of(table.topic)) is not None:
+            what = (
+                f"the query {writer.id} writes {table.name}, whose rows are those of its SELECT; INSERT into a table "
+                f"that the query reads, or TERMINATE {writer.id} first"
+            )
+            raise SqlError(what, source, statement.table.at, statement.table.end)
         schema = session.frames.schema(table)
         known = {field.name.lower(): field for field in schema.fields}
         named = [token.value.lower() for token in statement.columns] or list(known)
@@ -168,6 +174,7 @@ class Engine:
         elif name.startswith("spark."):
             try:
                 self._session.spark.conf.set(statement.name.value, value)
+                self._session.spark_settings[statement.name.value] = value
             except PySparkException as error:
                 raise SqlError(message_of(error), source, at.at, at.end) from None
         else:

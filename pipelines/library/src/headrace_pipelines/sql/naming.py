@@ -82,21 +82,17 @@ def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
         known.add(lower)
 
 
-def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str | None] | None) -> str | None:
-    """The reason why ``key`` cannot be the key of an aggregate; None if the key is valid. ``groups``: the columns of
-    the GROUP BY, with None in place of an expression that the SELECT lacks. ``groups`` is None if the GROUP BY is not
-    known."""
+def unknown_column(names: Iterable[str], columns: Sequence[str]) -> str | None:
+    """What is wrong with the first of ``names`` that is no column; None if all are columns."""
     known = {column.lower() for column in columns}
-    given = {name.lower() for name in key}
-    for name in key:
-        if name.lower() not in known:
-            return f"there is no column {name}; the columns are {', '.join(columns)}"
-    for group in groups or ():
-        if group is None:
-            return "GROUP BY has an expression that the SELECT lacks; add it to the SELECT and to the key"
-        if group.lower() not in given:
-            return f"the key lacks {group}, a column of GROUP BY, so two groups could have the same key"
-    return None
+    return next(
+        (
+            f"there is no column {name}; the columns are {', '.join(columns)}"
+            for name in names
+            if name.lower() not in known
+        ),
+        None,
+    )
 
 
 def distinct(names: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -21,13 +21,15 @@ from .continuous import Continuous
 from .cycles import check_acyclic
 from .faults import Source, SqlError
 from .frames import Ends, Frames, ends_as_of, ends_of
+from .keeping import Fault, Shape, not_continuous, shape_of, time_of_now
 from .naming import quoted
 from .parsing import select_of
+from .plans import columns_of, judged, tree_of
 from .rewriting import Rewritten, Use, rewrite
 from .spark_faults import be_quiet, message_of, pointing
 from .statements import Query
 from .tokens import Token
-from .uses import with_uses
+from .uses import uses_of, with_uses
 from .writing import fitted
 
 #: The name of the shell among the pipelines; the consumer groups of the shell's queries have this prefix.
@@ -40,6 +42,7 @@ SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
 #: With ``allow.auto.create.topics=false``, a query fails if its target topic was deleted. Otherwise the query's next
 #: batch would create the topic again, without the rows of earlier batches.
 _NO_NEW_TOPICS = {"allow.auto.create.topics": "false"}
+_ZONE = "spark.sql.session.timeZone"
 
 
 class Session:
@@ -55,6 +58,8 @@ class Session:
         self.is_cancelled = threading.Event()
         self.continuous = Continuous(self.site, self.registry)
         self.settings = dict(SETTINGS)
+        #: Settings of Spark that SET has changed.
+        self.spark_settings: dict[str, str] = {}
         self.admin = Admin(access.admin())
         self.consumer = Consumer(access.consumer() | {"isolation.level": "read_committed"})
 
@@ -112,10 +117,33 @@ class Session:
         target = self.catalog.tables[query.target]
 
         def frame() -> DataFrame:
-            return fitted(self.streaming(found, query.id)[0], target, self.frames.schema(target))
+            made, shape = self.streaming(found, query.id)
+            return fitted(judged(made) if shape.drops else made, target, self.frames.schema(target))
 
-        with pointing(found):
+        with pointing(found), self._under(query.settings):
             self.continuous.start(query, frame, target)
+
+    def settings_of_queries(self) -> tuple[str, ...]:
+        """The settings that a query keeps: the time zone, and what SET has changed of Spark's SQL."""
+        changed = {name: value for name, value in self.spark_settings.items() if name.startswith("spark.sql.")}
+        kept = {_ZONE: str(self.spark.conf.get(_ZONE))} | changed
+        return tuple(f"{name}={value}" for name, value in sorted(kept.items()))
+
+    @contextlib.contextmanager
+    def _under(self, settings: Iterable[str]) -> Iterator[None]:
+        """Spark has these settings in this block. A query keeps those under which it starts."""
+        before = {name: self.spark.conf.get(name, None) for name, _, _ in (each.partition("=") for each in settings)}
+        try:
+            for each in settings:
+                name, _, value = each.partition("=")
+                self.spark.conf.set(name, value)
+            yield
+        finally:
+            for name, former in before.items():
+                if former is None:
+                    self.spark.conf.unset(name)
+                else:
+                    self.spark.conf.set(name, former)
 
     # -- frames of a SELECT
 
@@ -142,14 +170,22 @@ class Session:
 
         return self._frame(query, make)
 
-    def streaming(self, query: Query, name: str) -> tuple[DataFrame, Rewritten]:
-        """The frame of the continuous query ``name``."""
+    def streaming(self, query: Query, name: str) -> tuple[DataFrame, Shape]:
+        """The frame of the continuous query ``name``, and what it writes. Raises NotContinuousError if a table could
+        not follow its rows."""
 
         def make(table: Table, use: Use, rewritten: Rewritten) -> DataFrame:
             self._check_stream(table, use, rewritten)
             return self.frames.stream(table, name, rewritten.words)
 
-        return self._frame(query, make)
+        frame, _ = self._frame(query, make)
+        texts = [query, *(select_of(self.catalog.views[each], each) for each in uses_of(query, self.catalog).views)]
+        shape = next(filter(None, map(time_of_now, texts)), None) or shape_of(
+            tree_of(frame, lambda view: view.lower() in self.catalog.tables), columns_of(frame)
+        )
+        if isinstance(shape, Fault):
+            raise not_continuous(shape, query)
+        return frame, shape
 
     def live(self, query: Query) -> tuple[DataFrame, Rewritten]:
         """The frame of a SELECT over the records that arrive."""

@@ -50,11 +50,10 @@ class Showing:
             checkpoint, lag = known.get(name), behind.get(name)
             batch = None if checkpoint is None else checkpoint.batch
             records = None if lag is None else lag.records
-            state = self._session.continuous.state(name)
-            rows.append(
-                (name, query.target, ", ".join(query.reads), state, batch, records, " ".join(query.text.split()))
-            )
-        return Rows(("query", "writes", "reads", "state", "batch", "behind", "select"), rows)
+            running = self._session.continuous
+            state, late, select = running.state(name), running.late(name), " ".join(query.text.split())
+            rows.append((name, query.target, ", ".join(query.reads), state, batch, records, late, select))
+        return Rows(("query", "writes", "reads", "state", "batch", "behind", "late", "select"), rows)
 
     def describe(self, statement: Describe, source: Source) -> Result:
         name = statement.name.value.lower()

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import functools
 import operator
+from datetime import datetime
 from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from headrace_spark import to_registry
 
 from ..access import Registry
 from .catalog import Table
 from .naming import quoted, spelled
+from .plans import KEPT
 
 KEY, VALUE = "key", "value"
 #: The record key of a row whose only key column is NULL. This byte never occurs in UTF-8 text, so no other row can have
@@ -29,7 +40,7 @@ _TIMES = {
 
 def fitted(frame: DataFrame, table: Table, schema: StructType) -> DataFrame:
     """``frame`` with its columns spelled as in ``schema``; the names may differ in upper and lower case only. A row
-    with NULL in a NOT NULL column fails the query; the error names the column."""
+    with NULL in a NOT NULL column fails the query; the error names the column. A row that is not kept has no value."""
     named = frame.toDF(*spelled(frame.columns, schema.fieldNames()))
     required = {field.name for field in schema.fields if not field.nullable}
     columns = []
@@ -38,14 +49,19 @@ def fitted(frame: DataFrame, table: Table, schema: StructType) -> DataFrame:
         if name in required:
             what = f"{table.name}: a row has NULL in the column {name}, which is NOT NULL"
             kind = named.schema[name].dataType
-            column = F.when(column.isNull(), F.raise_error(what).cast(kind)).otherwise(column).alias(name)
+            is_missing = column.isNull() & F.col(KEPT) if KEPT in named.columns else column.isNull()
+            column = F.when(is_missing, F.raise_error(what).cast(kind)).otherwise(column).alias(name)
         columns.append(column)
     return named.select(*columns)
 
 
 def with_records(frame: DataFrame, table: Table, registry: Registry) -> DataFrame:
-    """Convert ``frame``, which has the columns of ``table``, to the columns ``key`` and ``value`` of records."""
-    return frame.select(key_of(frame, table).alias(KEY), value_of(frame, table, registry).alias(VALUE))
+    """Convert ``frame``, which has the columns of ``table``, to the columns ``key`` and ``value`` of records. A row
+    that is not kept becomes a record without a value, which deletes the row of its key."""
+    value = value_of(frame.drop(KEPT), table, registry)
+    if KEPT in frame.columns:
+        value = F.when(F.col(KEPT), value)
+    return frame.select(key_of(frame, table).alias(KEY), value.alias(VALUE))
 
 
 def value_of(frame: DataFrame, table: Table, registry: Registry) -> Column:
@@ -60,7 +76,8 @@ def value_of(frame: DataFrame, table: Table, registry: Registry) -> Column:
 
 
 def key_of(frame: DataFrame, table: Table) -> Column:
-    """The key of each row: the text of one column, the JSON of several, or null.
+    """The key of each row: the text of one column, the JSON of several, or null. Times are in UTC, so that one key has
+    one text in every session, and in the hour that a local clock repeats.
 
     A table with a primary key has a key in each record, because a compacted topic accepts no record without a key. In a
     table with a primary key, the key NULL is written as NULL_KEY."""
@@ -69,11 +86,17 @@ def key_of(frame: DataFrame, table: Table) -> Column:
         return F.lit(None).cast("string")
     field = frame.schema[table.key[0]]
     if len(columns) > 1 or isinstance(field.dataType, StructType | ArrayType | MapType):
-        return F.to_json(F.struct(*columns), _TIMES)
-    text = columns[0].cast("string")
+        return F.to_json(F.struct(*columns), {**_TIMES, "timeZone": "UTC"})
+    text = (_in_utc(columns[0]) if isinstance(field.dataType, TimestampType) else columns[0]).cast("string")
     if not table.is_latest or not field.nullable:
         return text
     return F.coalesce(text.cast("binary"), F.lit(bytearray(NULL_KEY)))
+
+
+def _in_utc(time: Column) -> Column:
+    """A TIMESTAMP as the TIMESTAMP_NTZ of UTC, whatever the session's zone."""
+    seconds = (F.unix_micros(time).cast("decimal(26, 6)") / 1_000_000).cast("decimal(18, 6)")
+    return F.lit(datetime(1970, 1, 1)).cast("timestamp_ntz") + F.make_dt_interval(secs=seconds)
 
 
 def _finite(column: Column, field: StructField, table: Table) -> Column:
