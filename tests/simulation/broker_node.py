@@ -390,7 +390,7 @@ class Broker:
         while world.known_to(host).next_offset <= registered.broker_epoch:
             await world.more_metadata(host)
         image = world.known_to(host)
-        await self.storage.open(lambda topic: self.roles.settings_of(topic, image))
+        await self.storage.open(lambda topic: self.roles.settings_of(topic, image), broker_epoch=self.epoch)
         for writer in self.storage.writers():
             for error in writer.directory.quarantined.values():
                 self._damage_found(error.message)
@@ -422,6 +422,7 @@ class Broker:
                         wanted_broker_id=self.host.number,
                         previous_broker_epoch=previous,
                         default_log_flush="commit",
+                        directory_epochs=tuple(self.storage.directory_epochs()),
                     )
                 )
             except HeadraceError:

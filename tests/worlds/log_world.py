@@ -41,7 +41,10 @@ def formatted() -> CrashingFileSystem:
 
 
 def open_directory(
-    fs: CrashingFileSystem, config: LogConfig | None = None, clock: ManualClock | None = None
+    fs: CrashingFileSystem,
+    config: LogConfig | None = None,
+    clock: ManualClock | None = None,
+    broker_epoch: int | None = None,
 ) -> LogDirectory:
     """Let every use of a log's descriptor close a descriptor of another log, if possible. The closed descriptors must
     have no visible effect."""
@@ -52,6 +55,7 @@ def open_directory(
         clock=clock or ManualClock(NOW_MS),
         config_of=lambda topic, topic_id: chosen,
         rng=random.Random(1),
+        broker_epoch=broker_epoch,
     )
 
 

@@ -235,7 +235,9 @@ class SoloBroker:
             if not self.fs.exists(root):
                 with contextlib.suppress(OSError):  # a missing disk is not formatted
                     format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
-        await self.storage.open(lambda topic: self.roles.settings_of(topic, self.image))
+        await self.storage.open(
+            lambda topic: self.roles.settings_of(topic, self.image), broker_epoch=self.context.identity.broker_epoch
+        )
         self.storage.begin_threads()
         await self.roles.apply_all(self.image, self.former)
         self.partitions.refusal = None

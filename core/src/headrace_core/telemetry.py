@@ -163,6 +163,17 @@ class BrokerDirectoriesOffline(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDirectoriesOutdated(Event):
+    """A broker has returned with log directories that are older copies (ids as Kafka writes them), such as a restored
+    backup. Their replicas are not elected, except where a partition has no other replica: there, the records since the
+    copy are lost."""
+
+    severity: ClassVar[int] = logging.WARNING
+    broker_id: int
+    directory_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUnfenced(Event):
     """The controller has unfenced this broker, which serves clients again."""
 

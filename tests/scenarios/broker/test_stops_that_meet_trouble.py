@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace_broker.app import Broker
-from headrace_core.log.checkpoints import CLEAN_SHUTDOWN, CleanShutdown, write_clean_shutdown
+from headrace_core.log.checkpoints import BROKER_EPOCH, CLEAN_SHUTDOWN, CleanShutdown, write_clean_shutdown
+from headrace_core.metadata import FoundEpochs
 from headrace_core.node.config import NodeConfig
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
@@ -49,3 +50,20 @@ async def test_a_broker_knows_the_epoch_it_stopped_cleanly_with_in_all_of_its_di
     assert again.storage.clean_shutdown_epoch() is None, "of two lives"
     fs.unlink(f"/two/{CLEAN_SHUTDOWN}")
     assert again.storage.clean_shutdown_epoch() is None, "one of them was not closed"
+
+
+@in_loop
+async def test_a_broker_names_the_epochs_that_each_of_its_directories_proves() -> None:
+    fs = CrashingFileSystem()
+    roots = ("/one", "/two")
+    async with SoloBroker(fs, *roots) as broker:
+        ids = [each.bytes for each in broker.storage.directory_ids()]
+        copy = fs.crash_clone()
+    again = SoloBroker(fs, *roots)
+    fs.unlink(f"/two/{CLEAN_SHUTDOWN}")
+    fs.unlink(f"/two/{BROKER_EPOCH}")
+    again.storage.identify()
+    assert again.storage.directory_epochs() == [FoundEpochs(ids[0], 1, 1), FoundEpochs(ids[1], -1, -1)]
+    restored = SoloBroker(copy, *roots)
+    restored.storage.identify()
+    assert restored.storage.directory_epochs() == [FoundEpochs(each, 1, -1) for each in ids], "copied while it ran"

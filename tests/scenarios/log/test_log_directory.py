@@ -22,7 +22,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import AppendInfo, LogConfig, LogDirectory, RealFileSystem, format_directory
-from headrace_core.log.checkpoints import RECOVERY_POINTS, write_offsets
+from headrace_core.log.checkpoints import BROKER_EPOCH, RECOVERY_POINTS, read_broker_epoch, write_offsets
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.records import encode_batch
@@ -104,6 +104,40 @@ def test_clean_stop_is_believed_once() -> None:
     assert again.high_watermark(ORDERS) == 1
     fs.crash()
     assert open_directory(fs).clean_shutdown_epoch is None
+
+
+def test_the_broker_epoch_is_on_the_disk_before_anything_else_changes() -> None:
+    """A copy has the epoch of the broker that changed the directory last, at whatever moment it is taken."""
+    fs = formatted()
+    directory = open_directory(fs, broker_epoch=7)
+    directory.create(ORDERS, TOPIC_ID, LogConfig()).append(batch("a"), 0)
+    directory.close(broker_epoch=7)
+    fs.crash()
+    before = fs.files()
+    epochs, changes = [], []
+
+    def look(_: object) -> None:
+        copy = fs.crash_clone()
+        epochs.append(read_broker_epoch(copy, ROOT))
+        files = {path: data for path, data in copy.files().items() if BROKER_EPOCH not in path}
+        changes.append(files != before)
+
+    del before[f"{ROOT}/{BROKER_EPOCH}"]
+    fs.on_operation = look
+    open_directory(fs, broker_epoch=8).logs[ORDERS].append(batch("b"), 0)
+    fs.on_operation = None
+    assert epochs[0] == 7
+    assert epochs[-1] == 8
+    assert all(epoch == 8 for epoch, has_changed in zip(epochs, changes, strict=True) if has_changed)
+    assert any(changes)
+
+
+def test_a_directory_that_cannot_take_the_broker_epoch_stays_closed() -> None:
+    fs = formatted()
+    fs.fail("sync", errno.EIO, path_contains=BROKER_EPOCH)
+    with pytest.raises(OSError, match="error"):
+        open_directory(fs, broker_epoch=7)
+    assert open_directory(fs, broker_epoch=8).meta.node_id == 1, "and its lock is free"
 
 
 def test_clean_start_reads_no_batch_body() -> None:

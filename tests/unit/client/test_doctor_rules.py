@@ -745,3 +745,32 @@ def test_decided_transaction_without_its_markers() -> None:
     assert "was committed 31 s ago, and 1 partition still lack" in finding.what
     assert finding.where == "orders-0 (coordinator 1)"
     assert "was aborted" in only(transactions=transaction("prepare-abort", open_s=31)).what
+
+
+def outdated(*, directory_id: bytes = b"d" * 16) -> ClusterDescription:
+    copies = {3: (directory_id,)}
+    return cluster(
+        brokers=tuple(
+            BrokerInfo(number, host, 9095, outdated_directory_ids=copies.get(number, ()))
+            for number, host in HOSTS.items()
+        )
+    )
+
+
+def test_a_broker_with_an_older_copy_is_named_until_it_has_caught_up() -> None:
+    waits = topic("orders", partition(isr=(), leader=-1, elr=(2,)))
+    findings = found(cluster=outdated(), topics=(waits,))
+    finding = next(each for each in findings if each.rule == "log-dir-outdated")
+    assert finding.severity == "warning"
+    assert finding.where == "broker 3: /data"
+    assert "start the brokers of the other replicas" in finding.cure
+    assert "lost the records" not in finding.cure
+    assert found(cluster=outdated()) == [], "all in sync again"
+
+
+def test_a_partition_with_no_other_replica_than_the_older_copy_lost_records() -> None:
+    alone = topic("orders", partition(leader=3, replicas=(3,), isr=(3,)))
+    finding = only(cluster=outdated(directory_id=b"?" * 16), topics=(alone,), min_insync={})
+    assert finding.rule == "log-dir-outdated"
+    assert finding.where == "broker 3: a log directory"
+    assert "1 partition without another replica lost the records since the copy: orders-0" in finding.cure

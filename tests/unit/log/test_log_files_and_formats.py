@@ -12,15 +12,18 @@ import pytest
 
 from headrace_core.errors import CorruptLogError, InvalidConfigError
 from headrace_core.log.checkpoints import (
+    BROKER_EPOCH,
     CleanShutdown,
     DirectoryMeta,
     decode_id,
     encode_id,
     load_checkpoint,
+    read_broker_epoch,
     read_clean_shutdown,
     read_meta,
     read_offsets,
     read_partition_metadata,
+    write_broker_epoch,
     write_clean_shutdown,
     write_meta,
     write_offsets,
@@ -268,6 +271,41 @@ def test_clean_shutdown_marker_is_kafkas() -> None:
     assert read_clean_shutdown(fs, "/d") == CleanShutdown(12), "Kafka's own"
     fs.replace("/d/.kafka_cleanshutdown", b"")
     assert read_clean_shutdown(fs, "/d") is None, "what cannot be read vouches for nothing"
+
+
+def test_the_broker_epoch_is_replaced_durably_and_proves_nothing_when_damaged() -> None:
+    fs = CrashingFileSystem()
+    fs.mkdir("/d")
+    fs.sync_directory("/")
+    assert read_broker_epoch(fs, "/d") == -1
+    for epoch in (4, 123_456_789_012, 5):
+        write_broker_epoch(fs, "/d", epoch)
+        fs.crash()
+        assert read_broker_epoch(fs, "/d") == epoch
+    path = f"/d/{BROKER_EPOCH}"
+    written = fs.files()[path]
+    assert json.loads(written)["brokerEpoch"] == 5
+    for position in range(len(written)):
+        fs.flip(path, position, 0x10)
+        assert read_broker_epoch(fs, "/d") == -1, position
+        fs.flip(path, position, 0x10)
+    fs.replace(path, b'{"version": 0, "brokerEpoch": 9223372036854775808}')
+    assert read_broker_epoch(fs, "/d") == -1, "no broker epoch is that large"
+
+
+@pytest.mark.parametrize("operation", ["create", "write"])
+def test_a_full_disk_takes_the_broker_epoch_in_place_of_the_former_one(operation: str) -> None:
+    fs = CrashingFileSystem()
+    fs.mkdir("/d")
+    fs.sync_directory("/")
+    fs.fail(operation, errno.ENOSPC, times=1)
+    with pytest.raises(OSError, match="No space"):
+        write_broker_epoch(fs, "/d", 1)
+    write_broker_epoch(fs, "/d", 1)
+    fs.fail(operation, errno.ENOSPC, times=1)
+    write_broker_epoch(fs, "/d", 1_000_000)
+    fs.crash()
+    assert read_broker_epoch(fs, "/d") == 1_000_000
 
 
 # ---------------------------------------------------------------------------------------------- leader epochs

@@ -16,13 +16,14 @@ crash cannot separate them, and 5,000 partitions need no second file, fsync or r
   bytes are always ``0\\n0\\n``.
 * In ``meta.properties``, the checksum is a comment in the last line.
 * In ``partition.metadata``, the checksum is a third line; Kafka reads only two lines.
-* In ``.kafka_cleanshutdown``, the checksum is the last field of the file's JSON; Kafka ignores unknown fields.
+* In ``.kafka_cleanshutdown`` and ``.headrace_broker_epoch``, the checksum is the last field of the file's JSON; Kafka
+  ignores unknown fields.
 
 A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged.
-The damage of a checkpoint, or of ``.kafka_cleanshutdown``, is logged, and the caller assumes the safe value (offset 0,
-an unclean stop) or rebuilds the file. A damaged ``meta.properties`` raises InvalidConfigError, a damaged
-``partition.metadata`` raises CorruptLogError. All checkpoint files are replaced atomically, so damage comes from a bad
-disk, not from a crash.
+The damage of a checkpoint, or of a file with a broker epoch, is logged, and the caller assumes the safe value (offset
+0, an unclean stop, an older copy) or rebuilds the file. A damaged ``meta.properties`` raises InvalidConfigError, a
+damaged ``partition.metadata`` raises CorruptLogError. All these files are replaced atomically, so damage comes from a
+bad disk, not from a crash (a broker epoch on a full disk aside).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from crc32c import crc32c
 
 from ..errors import CorruptLogError, InvalidConfigError
 from ..types import TopicPartition
-from .files import FileSystem, read_file, write_file_atomically
+from .files import NO_SPACE, FileSystem, read_file, write_file_atomically
 
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
@@ -48,6 +49,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BROKER_EPOCH = ".headrace_broker_epoch"
 LOCK = ".lock"
 
 #: File in a partition's directory that says why the partition's log is not served. The operator removes the quarantine
@@ -343,7 +345,8 @@ def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
 
 
 def clean_shutdown_fault(data: bytes) -> str | None:
-    """Describe why the bytes of a clean shutdown marker are invalid; None when the bytes are valid."""
+    """Describe why the bytes of a clean shutdown marker, or of a broker epoch, are invalid; None when they are
+    valid."""
     return _decode_stop(data)[1]
 
 
@@ -351,10 +354,49 @@ def _decode_stop(data: bytes) -> tuple[CleanShutdown | None, str | None]:
     stop, problem = None, _wrong_checksum(data, _STOP_SEAL)
     try:
         content = json.loads(data)
-        stop = CleanShutdown(int(content.get("brokerEpoch", -1)), frozenset(map(str, content.get("quarantined", ()))))
+        epoch = int(content.get("brokerEpoch", -1))
+        if not -1 <= epoch < 1 << 63:
+            raise ValueError(f"{epoch} is no broker epoch")
+        stop = CleanShutdown(epoch, frozenset(map(str, content.get("quarantined", ()))))
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         problem = problem or str(error)
     return stop, problem
+
+
+# ---------------------------------------------------------------------------------------------- broker epoch
+
+
+def write_broker_epoch(fs: FileSystem, root: str, broker_epoch: int) -> None:
+    """Write, durably, that the broker with ``broker_epoch`` has opened the directory. The bytes have a fixed length, so
+    that a full disk can take them in place of the former ones. Raises OSError."""
+    path = f"{root}/{BROKER_EPOCH}"
+    data = _sealed(f'{{"version": 0, "brokerEpoch": {broker_epoch:20d}'.encode(), _STOP_SEAL)
+    try:
+        write_file_atomically(fs, path, data)
+    except OSError as error:
+        if error.errno not in NO_SPACE or not fs.exists(path):
+            raise
+        file = fs.open(path, write=True)
+        try:
+            file.pwritev([data], 0)
+            file.sync()
+        finally:
+            file.close()
+
+
+def read_broker_epoch(fs: FileSystem, root: str) -> int:
+    """Epoch of the broker that opened the directory last; -1 if no broker has written it, or if the file is damaged
+    (damage is logged)."""
+    path = f"{root}/{BROKER_EPOCH}"
+    try:
+        data = read_file(fs, path)
+    except FileNotFoundError:
+        return -1
+    found, problem = _decode_stop(data)
+    if problem is None and found is not None:
+        return found.broker_epoch
+    logger.error("%s is damaged: %s; the directory cannot prove that it is no older copy", path, problem)
+    return -1
 
 
 # ---------------------------------------------------------------------------------------------- quarantine

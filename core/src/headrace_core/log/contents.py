@@ -10,6 +10,7 @@ import re
 
 from ..types import TopicPartition
 from .checkpoints import (
+    BROKER_EPOCH,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -28,7 +29,15 @@ from .segment import LOG_SUFFIX
 
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex)\Z")
 _OF_A_PARTITION = {PARTITION_METADATA, LEADER_EPOCH_FILE, QUARANTINE}
-_OF_A_LOG_DIRECTORY = {META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS, CLEAN_SHUTDOWN}
+_OF_A_LOG_DIRECTORY = {
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    CLEANER_OFFSETS,
+    CLEAN_SHUTDOWN,
+    BROKER_EPOCH,
+}
 
 
 class Kind(enum.Enum):

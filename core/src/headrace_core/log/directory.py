@@ -3,6 +3,7 @@
     <root>/meta.properties                     the directory's cluster and node
     <root>/.lock                               flock, held while a broker owns it
     <root>/.kafka_cleanshutdown                only between a clean stop and the next start
+    <root>/.headrace_broker_epoch              the epoch of the broker that opened the directory last
     <root>/recovery-point-offset-checkpoint    recovery points, written periodically
     <root>/replication-offset-checkpoint       high watermarks
     <root>/log-start-offset-checkpoint         log starts, where records were deleted
@@ -58,6 +59,7 @@ from .checkpoints import (
     read_offsets,
     read_partition_metadata,
     read_quarantine,
+    write_broker_epoch,
     write_clean_shutdown,
     write_meta,
     write_offsets,
@@ -169,8 +171,12 @@ class LogDirectory:
         node_id: int | None = None,
         recovery_threads: int = 1,
         on_progress: OnProgress | None = None,
+        broker_epoch: int | None = None,
     ) -> LogDirectory:
         """Lock the directory and open every log in it; damaged logs are listed in ``quarantined``.
+
+        ``broker_epoch`` is written into the directory before anything else changes in it: it proves later that the
+        directory is no older copy.
 
         After an unclean stop, ``recovery_threads`` logs are scanned at the same time. ``on_progress`` is called every
         few seconds, in any of the scanning threads. Raises InvalidConfigError (the directory is not formatted, or
@@ -193,6 +199,8 @@ class LogDirectory:
         except BlockingIOError as error:
             raise StorageError(f"{root} is in use: another process holds {LOCK}") from error
         try:
+            if broker_epoch is not None:
+                write_broker_epoch(fs, root, broker_epoch)
             directory = cls(
                 fs,
                 root,

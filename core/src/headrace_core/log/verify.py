@@ -14,7 +14,7 @@ reason, cure. The check of a log continues after a problem where possible. Check
                               every aborted transaction
     producer snapshot         its checksum, and its structure
     leader-epoch-checkpoint   its checksum; ascending; not beyond the log's end
-    partition.metadata, meta.properties, .kafka_cleanshutdown      their checksums and values
+    partition.metadata, meta.properties, .kafka_cleanshutdown, .headrace_broker_epoch      their checksums and values
     the checkpoints of a log directory      their checksums; each offset within its log
 
 Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum, as Kafka writes it, is
@@ -34,6 +34,7 @@ from ..errors import CorruptLogError, HeadraceError, InvalidConfigError
 from ..records import ABORT, COMMIT, BatchHeader, decode_batch, read_header
 from ..types import TopicPartition
 from .checkpoints import (
+    BROKER_EPOCH,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -80,6 +81,7 @@ _SAFE = {
     LOG_STARTS: "remove it: log starts are then taken from the epoch checkpoints and the segments",
     CLEANER_OFFSETS: "remove it: compaction starts from the beginning",
     CLEAN_SHUTDOWN: "remove it: the next start scans the logs beyond their recovery points",
+    BROKER_EPOCH: "remove it: the next start writes it anew, and this directory counts as an older copy until then",
 }
 
 
@@ -164,12 +166,13 @@ def _verify_root(fs: FileSystem, root: str, counts: Counts) -> Iterator[FileLine
                 error.message,
                 "correct the values: the files of the other directories have the same values",
             )
-    if CLEAN_SHUTDOWN in names:
-        path = f"{root}/{CLEAN_SHUTDOWN}"
-        yield _file(fs, path)
-        fault = clean_shutdown_fault(read_file(fs, path))
-        if fault is not None:
-            yield Problem(path, 0, -1, fault, _SAFE[CLEAN_SHUTDOWN])
+    for name in (CLEAN_SHUTDOWN, BROKER_EPOCH):
+        if name in names:
+            path = f"{root}/{name}"
+            yield _file(fs, path)
+            fault = clean_shutdown_fault(read_file(fs, path))
+            if fault is not None:
+                yield Problem(path, 0, -1, fault, _SAFE[name])
     ends: dict[TopicPartition, _Ends | None] = {}
     for name, topic_partition in partitions_in(fs, root).items():
         partition = _Partition(fs, f"{root}/{name}", counts)

@@ -22,6 +22,7 @@ from typing import Any
 
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, common_pb2
 
+from ..metadata.entities import FoundEpochs
 from ..metadata.features import SUPPORTED_FEATURES
 from .controllers import Controllers
 from .node_session import NodeSession
@@ -35,7 +36,8 @@ class BrokerRegistration:
     port).
 
     ``previous_broker_epoch``: the broker epoch of the last clean stop; None if the last stop was not clean (KIP-966).
-    ``default_log_flush``: the value of log.flush in the broker's properties file.
+    ``default_log_flush``: the value of log.flush in the broker's properties file. ``directory_epochs``: of each
+    directory; the broker then writes its epoch into each of them before it appends.
     """
 
     cluster_id: str
@@ -46,6 +48,7 @@ class BrokerRegistration:
     wanted_broker_id: int = -1
     previous_broker_epoch: int | None = None
     default_log_flush: str = ""
+    directory_epochs: tuple[FoundEpochs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,12 @@ class BrokerSession(NodeSession[RegisteredBroker]):
             wanted_broker_id=who.wanted_broker_id,
             previous_broker_epoch=who.previous_broker_epoch,
             default_log_flush=who.default_log_flush,
+            directory_epochs=[
+                cluster_pb2.DirectoryEpochs(
+                    directory_id=each.directory_id, started_epoch=each.started_epoch, stopped_epoch=each.stopped_epoch
+                )
+                for each in who.directory_epochs
+            ],
             features=[
                 cluster_pb2.FeatureRange(name=each.name, min_level=each.min_level, max_level=each.max_level)
                 for each in SUPPORTED_FEATURES

@@ -170,6 +170,7 @@ class MetadataView:
                     rack=broker.rack or "",
                     fenced=broker.fenced,
                     draining=broker.draining,
+                    outdated_directory_ids=broker.outdated_directories,
                 )
             )
         return messages

@@ -5,7 +5,7 @@ Only services use ``headrace_core.metadata``, because the package needs msgspec,
 ``codec`` separately.
 """
 
-from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
+from .entities import BrokerImage, BrokerLoad, ConfigResource, FoundEpochs, PartitionImage, TopicImage
 from .image import EMPTY_IMAGE, ImageBuilder, MetadataDelta, MetadataImage
 from .ledger import ControllerImage, CoordinatorImage, Ledger, QueuedReassignment, ShardImage, Throttle
 from .records import (
@@ -22,6 +22,7 @@ from .records import (
     ConfigResourceType,
     CoordinatorChangeRecord,
     CoordinatorState,
+    DirectoryEpoch,
     FeatureLevelRecord,
     FeatureRange,
     MetadataRecord,
@@ -59,8 +60,10 @@ __all__ = [
     "CoordinatorChangeRecord",
     "CoordinatorImage",
     "CoordinatorState",
+    "DirectoryEpoch",
     "FeatureLevelRecord",
     "FeatureRange",
+    "FoundEpochs",
     "ImageBuilder",
     "Ledger",
     "MetadataDelta",

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from .records import UNASSIGNED_DIRECTORY, BrokerEndpoint, ConfigResourceType, FeatureRange
+from .records import UNASSIGNED_DIRECTORY, BrokerEndpoint, ConfigResourceType, DirectoryEpoch, FeatureRange
 
 ConfigResource = tuple[ConfigResourceType, str]  #: The resource that a configuration entry belongs to: (type, name).
+
+
+class FoundEpochs(NamedTuple):
+    """The broker epochs in a log directory (by its 16-byte id) at the broker's start. ``started_epoch``: of the last
+    registration that opened it; ``stopped_epoch``: in the clean shutdown marker; -1: none."""
+
+    directory_id: bytes
+    started_epoch: int
+    stopped_epoch: int
 
 
 class BrokerImage(msgspec.Struct, frozen=True):
@@ -15,8 +26,9 @@ class BrokerImage(msgspec.Struct, frozen=True):
 
     ``directory_ids``: the log directories of the broker's registration. ``offline_directories``: directories of the
     broker's present and earlier registrations that have failed or are missing. ``draining``: the broker is being
-    emptied, so it gets no new replicas. ``default_log_flush`` and ``elections_pending`` are explained at
-    RegisterBrokerRecord.
+    emptied, so it gets no new replicas. The fields from ``default_log_flush`` on are explained at RegisterBrokerRecord;
+    ``directory_epochs`` has no entry for a directory that never served, or whose history a release without this field
+    dropped.
     """
 
     broker_id: int
@@ -32,6 +44,9 @@ class BrokerImage(msgspec.Struct, frozen=True):
     features: tuple[FeatureRange, ...] = ()
     default_log_flush: str = ""
     elections_pending: bool = False
+    writes_epochs: bool = False
+    outdated_directories: tuple[bytes, ...] = ()
+    directory_epochs: tuple[DirectoryEpoch, ...] = ()
 
     @property
     def active(self) -> bool:

@@ -32,6 +32,7 @@ from .records import (
     ClusterRecord,
     ConfigRecord,
     ConfigResourceType,
+    DirectoryEpoch,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
@@ -367,6 +368,9 @@ class ImageBuilder:
             features=record.features,
             default_log_flush=record.default_log_flush,
             elections_pending=record.elections_pending,
+            writes_epochs=record.writes_epochs,
+            outdated_directories=record.outdated_directories,
+            directory_epochs=record.directory_epochs or _kept_epochs(before, record),
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -378,7 +382,7 @@ class ImageBuilder:
             raise _impossible(
                 record, f"broker {record.broker_id} has epoch {broker.broker_epoch}, not {record.broker_epoch}"
             )
-        self._own_brokers()[record.broker_id] = msgspec.structs.replace(
+        broker = self._own_brokers()[record.broker_id] = msgspec.structs.replace(
             broker,
             fenced=broker.fenced if record.fenced is None else record.fenced,
             in_controlled_shutdown=broker.in_controlled_shutdown
@@ -391,6 +395,8 @@ class ImageBuilder:
             if record.elections_pending is None
             else record.elections_pending,
         )
+        if record.fenced is False:
+            self._own_brokers()[record.broker_id] = _served(broker)
         self._changed_brokers.add(record.broker_id)
 
     def _broker_drain(self, record: BrokerDrainRecord) -> None:
@@ -571,6 +577,23 @@ _REPLAY: dict[type, Callable[[ImageBuilder, Any], None]] = {
     **dict.fromkeys(LEDGER_RECORDS, ImageBuilder._ledger_record),
     **dict.fromkeys(SECURITY_RECORDS, ImageBuilder._security_record),
 }
+
+
+def _kept_epochs(before: BrokerImage | None, record: RegisterBrokerRecord) -> tuple[DirectoryEpoch, ...]:
+    if before is None:
+        return ()
+    named = {*record.directory_ids, *record.offline_directories}
+    return tuple(each for each in before.directory_epochs if each.directory_id in named)
+
+
+def _served(broker: BrokerImage) -> BrokerImage:
+    """The broker, whose online directories may have acknowledged records from now on in its present epoch."""
+    online = broker.online_directories
+    epochs = (
+        *(each for each in broker.directory_epochs if each.directory_id not in online),
+        *(DirectoryEpoch(each, broker.broker_epoch, broker.writes_epochs) for each in online),
+    )
+    return msgspec.structs.replace(broker, directory_epochs=tuple(sorted(epochs, key=lambda each: each.directory_id)))
 
 
 def _impossible(record: MetadataRecord, why: str) -> CorruptLogError:

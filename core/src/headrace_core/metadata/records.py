@@ -67,6 +67,16 @@ class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     flush_weakened: bool = False
 
 
+class DirectoryEpoch(msgspec.Struct, frozen=True, array_like=True):
+    """The broker epoch of the last registration that was unfenced while ``directory_id`` was online. ``is_written``:
+    the broker had written this epoch into the directory before, so the directory proves it, unless it is an older
+    copy."""
+
+    directory_id: bytes
+    broker_epoch: int
+    is_written: bool
+
+
 class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A broker process registered with the controllers. The record replaces the broker's earlier registration, and the
     broker starts fenced.
@@ -76,7 +86,9 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     the new registration does not name. ``features``: the broker's supported levels; empty: only level 1. A registration
     does not end the broker's drain. ``default_log_flush``: the value of log.flush in the broker's properties file; ""
     if not set. ``elections_pending``: the broker stopped uncleanly, and is still an eligible leader of partitions whose
-    last records it may have lost (KIP-966).
+    last records it may have lost (KIP-966). ``writes_epochs``: the broker writes its epoch into each directory before
+    it is unfenced. ``outdated_directories``: directories that are older copies, because they prove an older epoch than
+    the controllers know, or none. ``directory_epochs`` (in snapshots): see DirectoryEpoch.
     """
 
     broker_id: int
@@ -89,6 +101,9 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     features: tuple[FeatureRange, ...] = ()
     default_log_flush: str = ""
     elections_pending: bool = False
+    writes_epochs: bool = False
+    outdated_directories: tuple[bytes, ...] = ()
+    directory_epochs: tuple[DirectoryEpoch, ...] = ()
 
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):

@@ -113,6 +113,9 @@ def _broker_records(broker: BrokerImage) -> Iterator[MetadataRecord]:
         features=broker.features,
         default_log_flush=broker.default_log_flush,
         elections_pending=broker.elections_pending,
+        writes_epochs=broker.writes_epochs,
+        outdated_directories=broker.outdated_directories,
+        directory_epochs=broker.directory_epochs,
     )
     if not broker.fenced or broker.in_controlled_shutdown:
         yield BrokerChangeRecord(

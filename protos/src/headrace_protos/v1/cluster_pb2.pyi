@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterBrokerRequest(_message.Message):
-    __slots__ = ("cluster_id", "incarnation_id", "directory_ids", "endpoints", "rack", "wanted_broker_id", "previous_broker_epoch", "default_log_flush", "features")
+    __slots__ = ("cluster_id", "incarnation_id", "directory_ids", "endpoints", "rack", "wanted_broker_id", "previous_broker_epoch", "default_log_flush", "features", "directory_epochs")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class RegisterBrokerRequest(_message.Message):
     PREVIOUS_BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_LOG_FLUSH_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     incarnation_id: bytes
     directory_ids: _containers.RepeatedScalarFieldContainer[bytes]
@@ -28,7 +29,18 @@ class RegisterBrokerRequest(_message.Message):
     previous_broker_epoch: int
     default_log_flush: str
     features: _containers.RepeatedCompositeFieldContainer[FeatureRange]
-    def __init__(self, cluster_id: _Optional[str] = ..., incarnation_id: _Optional[bytes] = ..., directory_ids: _Optional[_Iterable[bytes]] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., rack: _Optional[str] = ..., wanted_broker_id: _Optional[int] = ..., previous_broker_epoch: _Optional[int] = ..., default_log_flush: _Optional[str] = ..., features: _Optional[_Iterable[_Union[FeatureRange, _Mapping]]] = ...) -> None: ...
+    directory_epochs: _containers.RepeatedCompositeFieldContainer[DirectoryEpochs]
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation_id: _Optional[bytes] = ..., directory_ids: _Optional[_Iterable[bytes]] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., rack: _Optional[str] = ..., wanted_broker_id: _Optional[int] = ..., previous_broker_epoch: _Optional[int] = ..., default_log_flush: _Optional[str] = ..., features: _Optional[_Iterable[_Union[FeatureRange, _Mapping]]] = ..., directory_epochs: _Optional[_Iterable[_Union[DirectoryEpochs, _Mapping]]] = ...) -> None: ...
+
+class DirectoryEpochs(_message.Message):
+    __slots__ = ("directory_id", "started_epoch", "stopped_epoch")
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    directory_id: bytes
+    started_epoch: int
+    stopped_epoch: int
+    def __init__(self, directory_id: _Optional[bytes] = ..., started_epoch: _Optional[int] = ..., stopped_epoch: _Optional[int] = ...) -> None: ...
 
 class FeatureRange(_message.Message):
     __slots__ = ("name", "min_level", "max_level")

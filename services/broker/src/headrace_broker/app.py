@@ -299,7 +299,9 @@ class Broker:
         await self._tasks.unless_failed(follower.wait_applied(registered.metadata_offset))
         image = await self._tasks.unless_failed(follower.wait_current())
         self.settings.apply(image, registered.broker_id)
-        await self.storage.open(lambda topic: self.roles.settings_of(topic, image))
+        await self.storage.open(
+            lambda topic: self.roles.settings_of(topic, image), broker_epoch=registered.broker_epoch
+        )
         self.storage.begin_threads()
         self._acting = True
         self._report_offline_directories()
@@ -455,6 +457,7 @@ class Broker:
                 wanted_broker_id=config.node_id,
                 previous_broker_epoch=self.storage.clean_shutdown_epoch(),
                 default_log_flush=str(config.values["log.flush"]),
+                directory_epochs=tuple(self.storage.directory_epochs()),
             ),
             heartbeat_interval_ms=config.values["broker.heartbeat.interval.ms"],
             answer_timeout_ms=config.values["broker.session.timeout.ms"] / 2,

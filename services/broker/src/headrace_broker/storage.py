@@ -31,12 +31,13 @@ from headrace_core.errors import (
     StorageError,
 )
 from headrace_core.log import LogConfig, PartitionLog
-from headrace_core.log.checkpoints import read_clean_shutdown
+from headrace_core.log.checkpoints import read_broker_epoch, read_clean_shutdown
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
 from headrace_core.log.progress import OpeningProgress
 from headrace_core.log.space import SHORTAGE_FIRST_MS, SpaceGauge
 from headrace_core.log.writer import DirectoryWriter, OnWritten
+from headrace_core.metadata import FoundEpochs
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.plurals import counted
 from headrace_core.telemetry import (
@@ -185,16 +186,32 @@ class Storage:
         epochs = {None if stop is None else stop.broker_epoch for stop in stops}
         return epochs.pop() if len(epochs) == 1 else None
 
-    async def open(self, settings_of: Callable[[str], LogConfig]) -> None:
-        """Lock every directory and open every log on threads, with recovery where it is needed. A directory that cannot
-        be opened is put offline. Call ``settle`` next. Raises the errors of ``identify``, and StorageError if no
-        directory can be opened."""
+    def directory_epochs(self) -> list[FoundEpochs]:
+        """The broker epochs that the online directories prove. Call this method before ``open``."""
+        found = []
+        for held in self._held:
+            if held.failure is None and held.directory_id is not None:
+                started = stopped = -1
+                with contextlib.suppress(OSError):  # ignore the error: opening the directory will report it
+                    started = read_broker_epoch(self._fs, held.root)
+                    stop = read_clean_shutdown(self._fs, held.root)
+                    stopped = -1 if stop is None else stop.broker_epoch
+                found.append(FoundEpochs(held.directory_id.bytes, started, stopped))
+        return found
+
+    async def open(self, settings_of: Callable[[str], LogConfig], *, broker_epoch: int | None = None) -> None:
+        """Lock every directory and open every log on threads, with recovery where it is needed. Each directory gets
+        ``broker_epoch`` before its logs are opened. A directory that cannot be opened is put offline. Call ``settle``
+        next. Raises the errors of ``identify``, and StorageError if no directory can be opened."""
         if not self._is_identified:
             self.identify()
         usable = [held for held in self._held if held.failure is None]
         with ThreadPoolExecutor(max(len(usable), 1), thread_name_prefix="open") as pool:
             outcomes = await asyncio.gather(
-                *(self._loop.run_in_executor(pool, self._open_directory, settings_of, held.root) for held in usable),
+                *(
+                    self._loop.run_in_executor(pool, self._open_directory, settings_of, held.root, broker_epoch)
+                    for held in usable
+                ),
                 return_exceptions=True,
             )
         fatal: BaseException | None = None
@@ -213,7 +230,9 @@ class Storage:
             raise_all_failed(failures)
         tell_left(self._held)
 
-    def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
+    def _open_directory(
+        self, settings_of: Callable[[str], LogConfig], root: str, broker_epoch: int | None
+    ) -> LogDirectory:
         return LogDirectory.open(
             self._fs,
             root,
@@ -222,6 +241,7 @@ class Storage:
             rng=self._rng,
             recovery_threads=self._recovery_threads,
             on_progress=self._on_progress,
+            broker_epoch=broker_epoch,
         )
 
     def _on_progress(self, progress: OpeningProgress) -> None:

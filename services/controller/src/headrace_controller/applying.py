@@ -26,6 +26,7 @@ from headrace_core.metadata.codec import decode_batches
 from headrace_core.node.ids import id_to_text
 from headrace_core.telemetry import (
     BrokerDirectoriesOffline,
+    BrokerDirectoriesOutdated,
     BrokerDrained,
     BrokerDraining,
     BrokerFenced,
@@ -176,6 +177,10 @@ def _of_broker(broker_id: int, before: MetadataImage, image: MetadataImage) -> I
         yield BrokerRegistered(broker_id=broker_id, broker_epoch=new.broker_epoch)
         if not new.fenced:
             yield BrokerUnfenced(broker_id=broker_id)
+        if new.outdated_directories:
+            yield BrokerDirectoriesOutdated(
+                broker_id=broker_id, directory_ids=tuple(sorted(map(id_to_text, new.outdated_directories)))
+            )
     elif new.fenced and not old.fenced:
         reason = (
             "controlled shutdown, no heartbeat for broker.session.timeout.ms, or disconnected for longer than the "

@@ -198,7 +198,15 @@ class AdminCalls:
             cluster_id=answer.cluster_id,
             controller_id=answer.controller_id,
             brokers=tuple(
-                BrokerInfo(item.broker_id, item.host, item.port, item.rack, item.fenced, item.draining)
+                BrokerInfo(
+                    item.broker_id,
+                    item.host,
+                    item.port,
+                    item.rack,
+                    item.fenced,
+                    item.draining,
+                    tuple(item.outdated_directory_ids),
+                )
                 for item in sorted(answer.brokers, key=lambda broker: broker.broker_id)
             ),
             controllers=tuple(ControllerInfo(item.controller_id, item.host, item.port) for item in answer.controllers),

@@ -35,6 +35,44 @@ def partition_offline(facts: Facts) -> Iterator[Finding]:
         yield Finding("partition-offline", Severity.ERROR, f"{count(names)} without a leader", some(names), cure)
 
 
+@rule("log-dir-outdated")
+def log_dir_outdated(facts: Facts) -> Iterator[Finding]:
+    """A broker returned with an older copy of a log directory: it is elected nowhere until it has caught up, except
+    where a partition has no other replica."""
+    for broker in () if facts.cluster is None else facts.cluster.brokers:
+        if not broker.outdated_directory_ids:
+            continue
+        behind, alone = [], []
+        for topic, part in _partitions(facts):
+            if part.replicas == (broker.broker_id,):
+                alone.append(f"{topic}-{part.partition}")
+            elif broker.broker_id in part.replicas and broker.broker_id not in part.isr:
+                behind.append(f"{topic}-{part.partition}")
+        if not behind and not alone:
+            continue
+        directories = facts.log_dirs.get(broker.broker_id, ())
+        paths = [each.path for each in directories if each.directory_id in broker.outdated_directory_ids]
+        cures = []
+        if behind:
+            cures.append(
+                "start the brokers of the other replicas, and wait: one of them leads, and this broker copies what it "
+                "lacks; if they are gone for good, accept the loss (`headrace partitions elect --unclean`)"
+            )
+        if alone:
+            cures.append(
+                f"{count(alone)} without another replica lost the records since the copy: {some(alone)}; restore a "
+                "newer copy if there is one, or restart the broker to end this message"
+            )
+        yield Finding(
+            "log-dir-outdated",
+            Severity.WARNING,
+            f"broker {broker.broker_id} returned with an older copy of a log directory, a snapshot or a backup "
+            "(docs/operations/damage.md)",
+            f"broker {broker.broker_id}: {', '.join(paths) or 'a log directory'}",
+            "; ".join(cures),
+        )
+
+
 @rule("min-isr-impossible")
 def min_isr_impossible(facts: Facts) -> Iterator[Finding]:
     """min.insync.replicas exceeds the replication factor: every acks=all write is refused, permanently."""

@@ -18,6 +18,13 @@ A registration names the broker epoch that the clean shutdown markers of its dir
 registration names an epoch other than the broker's last epoch, the broker stopped uncleanly. A broker that stopped
 uncleanly is not an eligible leader of partitions whose last records it may have lost.
 
+A directory may be an older copy, from a snapshot of the machine or from a backup. Each broker therefore writes its
+epoch into its directories before it opens their logs. The image remembers, for each directory, the last epoch in which
+the broker was unfenced with it: only an unfenced broker acknowledges records. A directory that returns with an older
+epoch is *outdated*, and its replicas leave the ISR and the ELR, and are no last known leaders (elections.py). A broker
+that stopped between its registration and the write of its epoch was never unfenced in that epoch, so its directory is
+not outdated. Directories of a broker that writes no epochs prove their age only by their clean shutdown markers.
+
 When a broker's state changes, its partitions change too (elections.py). These changes may need more records than one
 batch of the metadata log may have, and each decision writes one batch. The first decision includes the broker's own
 change, and ``settle`` writes the remaining partition changes in later decisions. The broker
@@ -81,6 +88,7 @@ def register(view: View, request: RegisterBroker) -> Decision:
                 "then"
             )
     epoch = image.next_offset  # the broker epoch is the offset of this record
+    outdated = _outdated(before, request)
     registration = RegisterBrokerRecord(
         broker_id=broker_id,
         broker_epoch=epoch,
@@ -91,8 +99,11 @@ def register(view: View, request: RegisterBroker) -> Decision:
         offline_directories=_missing(before, request.directory_ids),
         features=request.features,
         default_log_flush=request.default_log_flush,
+        writes_epochs=bool(request.directory_epochs),
+        outdated_directories=outdated,
     )
-    records, more = _with_consequences(view, registration, former=_lost_life(before, request.previous_broker_epoch))
+    former = before if outdated else _lost_life(before, request.previous_broker_epoch)
+    records, more = _with_consequences(view, registration, former=former)
     return Decision(
         tuple(records),
         Registered(broker_id, epoch),
@@ -264,6 +275,26 @@ def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> Broker
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None
     return before
+
+
+def _outdated(before: BrokerImage | None, request: RegisterBroker) -> tuple[bytes, ...]:
+    """The directories that are older copies. The result has those of the previous registration, too, if its partition
+    changes are not all written yet: by now they have its epoch."""
+    if before is None:
+        return ()
+    served = {each.directory_id: each for each in before.directory_epochs}
+    found = set(before.outdated_directories if before.elections_pending else ())
+    for epochs in request.directory_epochs:
+        last = served.get(epochs.directory_id)
+        if last is None:
+            continue
+        if epochs.stopped_epoch >= 0:
+            is_older = epochs.stopped_epoch < last.broker_epoch
+        else:
+            is_older = last.is_written and epochs.started_epoch < last.broker_epoch
+        if is_older:
+            found.add(epochs.directory_id)
+    return tuple(each for each in request.directory_ids if each in found)
 
 
 def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:

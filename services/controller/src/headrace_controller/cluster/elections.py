@@ -26,7 +26,9 @@ The last known leader may lead again although it may have lost its last records,
 eligible replicas, no replica can have more committed records than the last known leader. Because the last known leader
 may lead again, a topic with one replica and a weak flush policy recovers. The last known leader may lead again only
 while the partition's metadata names it as such. The controllers remove a last known leader that returns with an empty
-disk.
+disk, or with an older copy of its directory (brokers.py). Such a replica *lacks* records, and only an unclean election
+elects it. Where there is no other replica, nobody else can have the records: it stays the last known leader, and leads
+at once.
 
 Every unclean election, except the election of the last known leader, needs an operator (ElectLeaders) or
 ``unclean.leader.election.enable``. The topic's ``unclean.leader.election.enable`` has priority, then the setting of the
@@ -184,6 +186,16 @@ class Electorate:
         some_are_gone = bool(self.image.brokers[former.broker_id].offline_directories)
         return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
 
+    def is_outdated(self, partition: PartitionImage, broker_id: int) -> bool:
+        """Whether the replica may be in an older copy of a directory."""
+        outdated = self.image.brokers[broker_id].outdated_directories
+        # A replica whose directory is unknown may be in any directory of its broker.
+        return bool(outdated) and partition.directory_of(broker_id) in (
+            *outdated,
+            UNASSIGNED_DIRECTORY,
+            LOST_DIRECTORY,
+        )
+
     def may_be_made_anew(self, partition: PartitionImage, broker_id: int, directory: bytes) -> bool:
         """Whether a LOST replica that is reported in ``directory`` may be a new, empty replica. The replica's old log
         may be in an offline directory. A broker whose properties no longer name the offline directory cannot check
@@ -201,22 +213,30 @@ def partition_change(
     *,
     how: Election = Election.KEEP,
     lost: Collection[int] = (),
+    lacking: Collection[int] = (),
 ) -> PartitionChangeRecord | None:
     """The record that applies the election rules to a partition of ``topic``; None if the partition does not change.
 
     ``wanted``: the partition with the requested changes (ISR, replicas, directories or a reassignment), or unchanged.
     The function ``partition_change`` sets the leader and the epochs; ``wanted`` does not contain them. ``lost``:
-    brokers whose replicas may have lost acknowledged records. The image of ``electorate`` contains the present state of
-    the brokers.
+    brokers whose replicas may have lost their last acknowledged records; ``lacking``: brokers whose replicas are empty
+    or older copies. The image of ``electorate`` contains the present state of the brokers.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted
+    if lacking:
+        wanted = msgspec.structs.replace(
+            wanted,
+            isr=tuple(each for each in wanted.isr if each not in lacking),
+            last_known_elr=tuple(each for each in wanted.last_known_elr if each not in lacking),
+        )
     isr = electorate.in_sync(wanted)
-    elr = tuple(each for each in electorate.eligible(topic, before, wanted, isr) if each not in lost)
+    elr = tuple(each for each in electorate.eligible(topic, before, wanted, isr) if each not in (*lost, *lacking))
     recovering = wanted.recovering
     leader = electorate.clean_leader(before, wanted, isr, elr, how)
+    last_known = tuple(each for each in electorate.last_known(before, wanted, leader) if each not in lacking)
     if leader == NO_LEADER:
-        leader = electorate.unclean_leader(topic, wanted, elr, electorate.last_known(before, wanted, leader), how)
+        leader = electorate.unclean_leader(topic, wanted, elr, last_known, how)
         if leader != NO_LEADER:
             isr, elr, recovering = (leader,), (), True
         elif not electorate.has_elr:
@@ -229,7 +249,7 @@ def partition_change(
         isr=isr,
         elr=elr,
         leader=leader,
-        last_known_elr=electorate.last_known(before, wanted, leader),
+        last_known_elr=last_known if leader == NO_LEADER else (),
         recovering=recovering,
     )
     return changed(topic.topic_id, number, before, after)
@@ -265,11 +285,18 @@ def after_broker_changed(
 ) -> Iterator[PartitionChangeRecord]:
     """Yield the records for the partitions of a broker that became active, became inactive, or lost directories.
 
-    ``former``: the broker's previous registration, given after an unclean stop. After an unclean stop, the broker
-    leaves the ELR of partitions whose records it may have lost.
+    ``former``: the broker's previous registration, given after an unclean stop, or if a directory is outdated. The
+    broker then leaves the ELR of partitions whose records it may have lost.
     """
     for topic, number, partition in electorate.image.partitions_on(broker_id):
-        if former is not None and not electorate.keeps_after_crash(topic, partition, former):
+        if former is not None and electorate.is_outdated(partition, broker_id):
+            if broker_id in (partition.leader, *partition.isr, *partition.elr, *partition.last_known_elr):
+                is_alone = partition.replicas == (broker_id,)
+                lacking, lost = ((), (broker_id,)) if is_alone else ((broker_id,), ())
+                record = partition_change(electorate, topic, number, lost=lost, lacking=lacking)
+                if record is not None:
+                    yield record
+        elif former is not None and not electorate.keeps_after_crash(topic, partition, former):
             if broker_id in partition.isr or broker_id in partition.elr:
                 record = partition_change(electorate, topic, number, lost=(broker_id,))
                 if record is not None:
@@ -342,12 +369,7 @@ def assigned(
     if not fresh:
         lost = (broker_id,) if electorate.may_be_made_anew(partition, broker_id, directory) else ()
         return partition_change(electorate, topic, number, wanted, lost=lost)
-    wanted = msgspec.structs.replace(
-        wanted,
-        isr=tuple(each for each in partition.isr if each != broker_id),
-        last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
-    )
-    record = partition_change(electorate, topic, number, wanted, lost=(broker_id,))
+    record = partition_change(electorate, topic, number, wanted, lacking=(broker_id,))
     # Write a partition record even if the partition does not change. The partition record increments the partition
     # epoch, so a pending AlterPartition with the lost replica is refused.
     return record or PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace_core.errors import HeadraceError
-from headrace_core.metadata import BrokerEndpoint, ConfigResource, FeatureRange
+from headrace_core.metadata import BrokerEndpoint, ConfigResource, FeatureRange, FoundEpochs
 from headrace_core.metadata.features import SUPPORTED_FEATURES
 from headrace_core.metadata.records import AclRecord, DelegationTokenRecord, ScramCredentialRecord
 from headrace_core.security.acl import AclFilter
@@ -35,7 +35,8 @@ class Bootstrap:
 class RegisterBroker:
     """``previous_broker_epoch`` comes from the clean shutdown markers of all directories; -1 if a directory has no
     marker (KIP-966). ``default_log_flush``: the log.flush of the broker's properties file, or "" if the file does not
-    set it. ``features``: the supported feature levels; empty means that only level 1 is supported."""
+    set it. ``features``: the supported feature levels; empty means that only level 1 is supported.
+    ``directory_epochs``: see FoundEpochs; empty from a broker that does not write its epoch."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -46,6 +47,7 @@ class RegisterBroker:
     previous_broker_epoch: int = -1
     default_log_flush: str = ""
     features: tuple[FeatureRange, ...] = SUPPORTED_FEATURES
+    directory_epochs: tuple[FoundEpochs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

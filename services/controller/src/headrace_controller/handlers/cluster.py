@@ -20,7 +20,7 @@ from headrace_core.errors import (
     TopicAlreadyExistsError,
 )
 from headrace_core.item_errors import error_to_proto
-from headrace_core.metadata import BrokerEndpoint, FeatureRange
+from headrace_core.metadata import BrokerEndpoint, FeatureRange, FoundEpochs
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.security.node_ids import check_claim
@@ -97,6 +97,10 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
                 previous_broker_epoch=request.previous_broker_epoch if has_stopped_cleanly else -1,
                 default_log_flush=request.default_log_flush,
                 features=feature_ranges(request.features),
+                directory_epochs=tuple(
+                    FoundEpochs(each.directory_id, each.started_epoch, each.stopped_epoch)
+                    for each in request.directory_epochs
+                ),
             )
         )
         registered = answer.reply
