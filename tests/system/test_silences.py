@@ -12,7 +12,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.system import faulty_cluster, flush_scenarios, scenarios, small_disk, test_groups_fail  # noqa: F401
+from tests.system import (
+    faulty_cluster,
+    flush_scenarios,  # noqa: F401 (it registers its scenario)
+    scenarios,
+    small_disk,
+    test_groups_fail,
+    test_pairs_fail,
+)
 from tests.system.groups_load import Commit, longest_silence_s
 from tests.system.workload import Silences
 
@@ -172,6 +179,10 @@ def test_bounds_are_those_of_the_documentation() -> None:
         f"| all brokers and controllers lose power | {power_loss_s:g} s after they serve again |",
         f"| the controllers' leader is killed | {scenarios.CONTROLLER_KILL_S:g} s |",
         f"| a coordinator is killed (commits of groups) | {test_groups_fail.COORDINATOR_KILL_S:g} s |",
+        "| the controllers' leader and a broker, or a coordinator, or both (a machine with three roles) are killed or "
+        f"suspended together | {test_pairs_fail.PAIR_S:g} s |",
+        "| two brokers of three are killed together (`min.insync.replicas=1`) "
+        f"| {test_pairs_fail.PAIRS['two brokers'].within_s:g} s |",
         f"| a disk is full | {scenarios.FULL_DISK_S:g} s |",
         f"| a disk is full (commits of groups) | {scenarios.FULL_DISK_S:g} s |",
         f"| a broker is suspended | {session_s} |",
