@@ -48,11 +48,9 @@ def log_dir_outdated(facts: Facts) -> Iterator[Finding]:
                 alone.append(f"{topic}-{part.partition}")
             elif broker.broker_id in part.replicas and broker.broker_id not in part.isr:
                 behind.append(f"{topic}-{part.partition}")
-        if not behind and not alone:
-            continue
         directories = facts.log_dirs.get(broker.broker_id, ())
         paths = [each.path for each in directories if each.directory_id in broker.outdated_directory_ids]
-        cures = []
+        cures = [] if behind or alone else ["nothing to do: it has caught up; its next restart ends this message"]
         if behind:
             cures.append(
                 "start the brokers of the other replicas, and wait: one of them leads, and this broker copies what it "
@@ -65,7 +63,7 @@ def log_dir_outdated(facts: Facts) -> Iterator[Finding]:
             )
         yield Finding(
             "log-dir-outdated",
-            Severity.WARNING,
+            Severity.WARNING if behind or alone else Severity.ADVICE,
             f"broker {broker.broker_id} returned with an older copy of a log directory, a snapshot or a backup "
             "(docs/operations/damage.md)",
             f"broker {broker.broker_id}: {', '.join(paths) or 'a log directory'}",
