@@ -13,6 +13,7 @@ from headrace.errors import ClosedError, InvalidArgumentError, InvalidTimestampE
 
 pa = pytest.importorskip("pyarrow")
 arrow_batches = pytest.importorskip("headrace.producer.arrow").arrow_batches
+_chunks = pytest.importorskip("headrace.producer.arrow")._chunks
 
 
 class Stream:
@@ -72,12 +73,24 @@ def test_rows_of_any_library_are_sent(fake: Any, make: Any) -> None:
         pa.string_view(),
         pa.binary(1),
         pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.uint32(), pa.string_view()),
+        pa.run_end_encoded(pa.int32(), pa.string_view()),
+        pa.json_(),
     ],
     ids=str,
 )
 def test_key_and_value_may_be_binary_or_text_of_any_width(fake: Any, kind: Any) -> None:
     column = pa.array(["x", "y", None], pa.string())
-    column = column.cast(pa.binary()).cast(kind) if kind == pa.binary(1) else column.cast(kind)
+    if pa.types.is_run_end_encoded(kind):
+        column = pa.RunEndEncodedArray.from_arrays([1, 2, 3], column.cast(kind.value_type))
+    elif pa.types.is_dictionary(kind):
+        column = pa.DictionaryArray.from_arrays(
+            pa.array([0, 1, None], kind.index_type), column.slice(0, 2).cast(kind.value_type)
+        )
+    elif kind == pa.json_():
+        column = pa.ExtensionArray.from_storage(kind, column)
+    else:
+        column = column.cast(pa.binary()).cast(kind) if kind == pa.binary(1) else column.cast(kind)
     fake.create("six", 6)
     with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
         out.send_arrow("t", pa.table({"value": column})).result(60)
@@ -183,6 +196,60 @@ def test_a_table_with_a_wrong_row_is_sent_not_at_all(fake: Any, table: Any, word
         send()
     assert str(caught.value).endswith("; no row of the table was sent")
     assert written(fake) == []
+
+
+LONG = "y" * 6_000
+SHARED = {
+    "dictionary": pa.array(["x", LONG, "x"]).dictionary_encode(),
+    "dictionary of views": pa.DictionaryArray.from_arrays([0, 1, 0], pa.array(["x", LONG], pa.string_view())),
+    "runs": pa.RunEndEncodedArray.from_arrays([1, 2, 3], pa.array(["x", LONG, "x"])),
+    "views": pa.array(["x", LONG, "x"], pa.string_view()),
+}
+
+
+@pytest.mark.parametrize("column", SHARED.values(), ids=SHARED)
+def test_a_too_large_row_is_found_first_in_every_layout(fake: Any, column: Any) -> None:
+    with Producer(bootstrap_servers=fake.bootstrap_servers, **SMALL) as out:
+        for table in (pa.table({"value": column}), pa.table({"value": ["a", "b", "c"], "key": column})):
+            with pytest.raises(RecordTooLargeError, match=r"row 1 alone .*; no row of the table was sent"):
+                out.send_arrow("t", table)
+    assert written(fake) == []
+
+
+@pytest.mark.parametrize("wrong", [pa.array([True]), pa.array([0], pa.date32()), pa.array([0], pa.timestamp("s"))])
+def test_partitions_are_numbers(fake: Any, wrong: Any) -> None:
+    with (
+        Producer(bootstrap_servers=fake.bootstrap_servers) as out,
+        pytest.raises(InvalidArgumentError, match=r"must hold partition numbers, and has type .*: cast the column"),
+    ):
+        out.send_arrow("t", pa.table({"value": ["a"], "partition": wrong}))
+
+
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.float64(), pa.decimal128(38, 0), pa.dictionary(pa.int8(), pa.int64())])
+def test_partitions_may_have_any_type_of_whole_numbers(fake: Any, kind: Any) -> None:
+    fake.create("six", 6)
+    numbers = pa.array([3, 5])
+    column = numbers.dictionary_encode() if pa.types.is_dictionary(kind) else numbers.cast(kind)
+    with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
+        out.send_arrow("six", pa.table({"value": ["a", "b"], "partition": column})).result(60)
+    assert [[record.value for record in fake.records("six", each)] for each in (3, 5)] == [[b"a"], [b"b"]]
+
+
+def test_rows_that_share_their_bytes_are_copied_a_few_at_a_time() -> None:
+    texts = pa.array(["x", "y" * 1_000])
+    indices = pa.array([0] * 500 + [1] * 500, pa.int32())
+    dictionary = pa.DictionaryArray.from_arrays(indices, texts)
+    runs = pa.RunEndEncodedArray.from_arrays([500, 1_000], texts.cast(pa.string_view()))
+    for column in (dictionary, runs, dictionary.cast(pa.string()).cast(pa.string_view())):
+        table = pa.table({"value": column})
+        spans = list(_chunks(table, 1_000, 10_000))
+        assert [first for first, _ in spans] == [0, *itertools.accumulate(rows for _, rows in spans)][:-1]
+        assert sum(rows for _, rows in spans) == 1_000
+        copied = [sum(map(len, table["value"].slice(*span).to_pylist())) for span in spans]
+        assert max(copied) <= 20_000
+        assert len(spans) < 100
+    plain = pa.table({"value": dictionary.cast(pa.string())})
+    assert list(_chunks(plain, 600, 10_000)) == [(0, 600), (600, 400)]
 
 
 @pytest.mark.parametrize("keys", [None, [b"%d" % number for number in range(500)]])

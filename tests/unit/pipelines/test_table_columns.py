@@ -30,6 +30,17 @@ def test_types_become_those_that_both_formats_have() -> None:
         (pa.struct([("a", pa.int16())]), pa.struct([("a", pa.int32())])),
         (pa.map_(pa.large_string(), pa.int8()), pa.map_(pa.string(), pa.int32())),
         (pa.decimal128(9, 2), pa.decimal128(9, 2)),
+        (pa.decimal32(9, 2), pa.decimal128(9, 2)),
+        (pa.decimal64(18, 2), pa.decimal128(18, 2)),
+        (pa.dictionary(pa.uint32(), pa.string_view()), pa.string()),
+        (pa.dictionary(pa.int8(), pa.int64()), pa.int64()),
+        (pa.run_end_encoded(pa.int32(), pa.binary_view()), pa.binary()),
+        (pa.list_view(pa.string_view()), pa.list_(pa.string())),
+        (pa.uuid(), pa.binary()),
+        (pa.json_(), pa.string()),
+        (pa.bool8(), pa.bool_()),
+        (pa.float16(), pa.float32()),
+        (pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]), pa.struct([("a", pa.string())])),
     ]
     assert [normal_type(kind) for kind, _ in pairs] == [normal for _, normal in pairs]
     for _, normal in pairs:
@@ -60,6 +71,28 @@ def test_values_keep_their_meaning() -> None:
     assert normalized(rows, "t").to_pylist() == [
         {"at": at, "day": date(2013, 1, 1), "text": "a", "amount": Decimal("1.50")}
     ]
+
+
+def test_dictionaries_of_views_runs_and_nested_layouts_keep_their_values() -> None:
+    texts = pa.array(["north", "south"], pa.string_view())
+    polars = pa.DictionaryArray.from_arrays(pa.array([0, None, 1], pa.uint32()), texts)
+    rows = pa.table(
+        {
+            "polars": polars,
+            "runs": pa.RunEndEncodedArray.from_arrays(pa.array([1, 3], pa.int32()), texts),
+            "nested": pa.StructArray.from_arrays([polars], ["region"]),
+            "lists": pa.array([["a"], None, []], pa.list_view(pa.string_view())),
+            "half": pa.array([0.5, None, 1.5], pa.float16()),
+        }
+    )
+    for part in (rows, rows.slice(1)):
+        assert normalized(part, "t").to_pylist() == part.to_pylist()
+
+
+def test_a_damaged_dictionary_is_refused_by_the_columns_name() -> None:
+    damaged = pa.DictionaryArray.from_arrays(pa.array([5], pa.int32()), pa.array(["a"]), safe=False)
+    with pytest.raises(InvalidColumnsError, match=r"the column 'c' does not fit string: Index 5 out of bounds"):
+        normalized(pa.table({"c": damaged}), "t")
 
 
 def test_nanoseconds_are_not_cut_silently() -> None:

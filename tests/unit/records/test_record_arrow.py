@@ -85,12 +85,26 @@ def test_columns_become_records():
         pa.binary(3),
         pa.dictionary(pa.int32(), pa.string()),
         pa.dictionary(pa.int8(), pa.large_binary()),
+        pa.dictionary(pa.uint32(), pa.string_view()),
+        pa.dictionary(pa.uint64(), pa.binary_view()),
+        pa.run_end_encoded(pa.int16(), pa.string()),
+        pa.run_end_encoded(pa.int32(), pa.binary_view()),
+        pa.run_end_encoded(pa.int64(), pa.dictionary(pa.int8(), pa.string())),
+        pa.json_(),
     ],
 )
 def test_every_type_of_bytes_and_text_is_taken_with_nulls_and_slices(kind):
     plain = pa.array(["abc", None, "xyz", "   " if kind == pa.binary(3) else "", None, "end"])
     if pa.types.is_dictionary(kind):
-        column = plain.dictionary_encode().cast(kind)
+        encoded = plain.dictionary_encode()
+        values = encoded.dictionary.cast(kind.value_type)
+        column = pa.DictionaryArray.from_arrays(encoded.indices.cast(kind.index_type), values)
+    elif pa.types.is_run_end_encoded(kind):
+        ends = pa.array([1, 2, 3, 4, 5, 6], kind.run_end_type)
+        values = plain.dictionary_encode() if pa.types.is_dictionary(kind.value_type) else plain.cast(kind.value_type)
+        column = pa.RunEndEncodedArray.from_arrays(ends, values)
+    elif isinstance(kind, pa.BaseExtensionType):
+        column = pa.ExtensionArray.from_storage(kind, plain)
     else:
         column = plain.cast(pa.binary()).cast(kind)
         column = pa.concat_arrays([column, column.slice(1, 2)])
@@ -135,8 +149,14 @@ def test_fractions_of_a_millisecond_are_cut_off():
 def test_headers_in_slices_and_other_list_types_are_taken():
     lists = [[("a", b"1")], [], None, [("b", None), ("ü", b"")]]
     column = pa.array([[("skipped", b"x")], *lists], HEADERS).slice(1)
-    others = [pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))]
-    for headers in (column, *(column.cast(kind) for kind in others)):
+    wide = column.cast(pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])))
+    views = pa.array(column.to_pylist(), pa.list_view(pa.struct([("key", pa.string_view()), ("value", pa.binary())])))
+    names = pa.array(["a", "b", "ü"]).dictionary_encode()
+    values = pa.array([b"1", None, b""])
+    by_name = pa.StructArray.from_arrays([values, names], ["value", "key"])  # (struct fields go by their names)
+    encoded = pa.ListArray.from_arrays([0, 1, 1, 1, 3], by_name, mask=pa.array([False, False, True, False]))
+    as_map = pa.MapArray.from_arrays([0, 1, 1, 1, 3], names, values, mask=pa.array([False, False, True, False]))
+    for headers in (column, wide, views, encoded, as_map):
         table = pa.table({"value": pa.array([b""] * 4), "headers": headers})
         for start in range(4):
             records = _records(_encode(table.slice(start)))
@@ -211,6 +231,9 @@ def test_producer_fields_go_into_every_batch():
     assert header.leader_epoch == 6
 
 
+DAMAGED = pa.DictionaryArray.from_arrays(pa.array([5], pa.int32()), pa.array(["a"]), safe=False)
+
+
 @pytest.mark.parametrize(
     ("table", "text"),
     [
@@ -222,6 +245,12 @@ def test_producer_fields_go_into_every_batch():
         (pa.table({"value": [b"x"], "timestamp": pa.array(["2013"])}), "'timestamp' has type string"),
         (pa.table({"value": [b"x"], "headers": [b"h"]}), "'headers' has type binary"),
         (pa.table({"value": [b"x"], "headers": [[1]]}), "'headers' has type list"),
+        (pa.table({"value": pa.array([1], pa.decimal32(5))}), "'value' has type decimal32.*cast the column"),
+        (pa.table({"value": pa.array([1.0], pa.float16())}), "'value' has type .*cast the column"),
+        (pa.table({"value": pa.array([1], pa.duration("s"))}), "'value' has type duration.*cast the column"),
+        (pa.table({"value": pa.array([None], pa.month_day_nano_interval())}), "'value' has type month_day_nano"),
+        (pa.table({"value": pa.array([["a"]], pa.list_view(pa.string()))}), "'value' has type list"),
+        (pa.table({"value": DAMAGED}), "column 'value' of type dictionary.* cannot be read: Index 5 out of bounds"),
         (pa.table([pa.array([b"x"]), pa.array([b"y"])], names=["value", "value"]), "2 columns named 'value'"),
         (pa.table({"value": [b"x"], "headers": pa.array([[(None, b"x")]], HEADERS)}), "row 0: a header has no name"),
     ],

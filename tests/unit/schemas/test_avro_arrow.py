@@ -9,12 +9,15 @@ import gc
 import json
 import struct
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from headrace.errors import InvalidArgumentError
 from headrace.schemas import (
     AvroArrowDeserializer,
     AvroArrowSerializer,
@@ -77,7 +80,9 @@ def _zero(kind: Type) -> Any:
     zeros = {"int": 0, "long": 0, "string": "", "bytes": b"", "array": [], "map": {}, "boolean": False, "null": None}
     if kind.kind == "enum":
         return kind.symbols[0]
-    return bytes(kind.size) if kind.kind == "fixed" else zeros[kind.kind]
+    if kind.kind == "fixed" or kind.logical == "decimal":
+        return bytes(kind.size or 1)
+    return zeros[kind.kind]
 
 
 LONGEST = b"\xff" * 9 + b"\x01"  # the least long
@@ -345,6 +350,12 @@ def encoded(schema: Any, values: pa.Array) -> Any:
     return found
 
 
+def views_in_a_dictionary(*texts: str) -> pa.Array:
+    """polars' Categorical: each text, then the first one again."""
+    indices = pa.array([*range(len(texts)), 0], pa.uint32())
+    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string_view()))
+
+
 @pytest.mark.parametrize(
     ("schema", "array", "same_as"),
     [
@@ -369,6 +380,29 @@ def encoded(schema: Any, values: pa.Array) -> Any:
         (["string", "null", "long"], pa.array([1, None]), [1, None]),
         (["string"], pa.array(["x"]), ["x"]),
         (["null", "int"], pa.array([{"a": 1}]).field(0), [1]),
+        ("string", views_in_a_dictionary("a", "é"), ["a", "é", "a"]),
+        ("int", pa.array([1, 2, 1]).dictionary_encode(), [1, 2, 1]),
+        ("string", pc.run_end_encode(pa.array(["a", "a", "b"])), ["a", "a", "b"]),
+        ("string", pa.array(['{"x": 1}'], pa.json_()), ['{"x": 1}']),
+        ("boolean", pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1, 2], pa.int8())), [False, True, True]),
+        (fixed(16) | {"logicalType": "uuid"}, pa.array([b"u" * 16], pa.uuid()), [b"u" * 16]),
+        (logical("string", "uuid"), pa.array([str(uuid.UUID(int=7))]), [str(uuid.UUID(int=7))]),
+        ("float", pa.array([0.5], pa.float16()), [0.5]),
+        ("double", pa.array([2**53], pa.int64()), [2.0**53]),
+        (logical("int", "date"), pa.array([-86_400_000, 86_400_000], pa.date64()), [-1, 1]),
+        (logical("bytes", "decimal", precision=5, scale=2), pa.array([decimal.Decimal("-1.25")], pa.decimal32(9, 2)),
+         [b"\x83"]),
+        (logical("bytes", "decimal", precision=5, scale=2), pa.array([decimal.Decimal("1.25")], pa.decimal64(18, 2)),
+         [b"\x7d"]),
+        (logical("bytes", "decimal", precision=5, scale=2), pa.array([b"\x7d", b"\0\x7d"]), [b"\x7d", b"\0\x7d"]),
+        (fixed(2) | {"logicalType": "decimal", "precision": 4}, pa.array([b"\xff\xff"], pa.binary(2)),
+         [b"\xff\xff"]),
+        ({"type": "array", "items": "string"}, pa.array([["a"], [], ["b"]], pa.list_view(pa.string_view())),
+         [["a"], [], ["b"]]),
+        ({"type": "array", "items": "int"}, pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)), [[1, 2], [3, 4]]),
+        ({"type": "map", "values": "string"},
+         pa.MapArray.from_arrays([0, 1, 1], pa.array(["k"]).dictionary_encode(), views_in_a_dictionary("v")[:1]),
+         [{"k": "v"}, {}]),
     ],
 )  # fmt: skip
 def test_arrays_of_other_types_are_written(schema: Any, array: pa.Array, same_as: list[Any]) -> None:
@@ -379,6 +413,11 @@ def test_arrays_of_other_types_are_written(schema: Any, array: pa.Array, same_as
     )
     writing = encoder(typed(record(("f", plain))))
     assert found.values.to_pylist() == [writing.encode({"f": each}) for each in same_as]
+
+
+def not_utf8(data: bytes) -> pa.Array:
+    """A string array with bytes that are no UTF-8, as Spark makes from a cast of binary."""
+    return pa.array([data]).view(pa.string())
 
 
 @pytest.mark.parametrize(
@@ -398,6 +437,26 @@ def test_arrays_of_other_types_are_written(schema: Any, array: pa.Array, same_as
             pa.array([decimal.Decimal("100.0")], pa.decimal128(10, 1)),
             "f: a decimal has more digits",
         ),
+        (logical("int", "date"), pa.array([2_932_897], pa.date32()), "its type (the years 1 to 9999)"),
+        (logical("int", "date"), pa.array([-719_163], pa.int32()), "beyond the range"),
+        (logical("int", "time-millis"), pa.array([86_400_000], pa.int32()), "(times of one day)"),
+        (logical("long", "time-micros"), pa.array([-1], pa.time64("us")), "(times of one day)"),
+        (logical("long", "timestamp-millis"), pa.array([253_402_300_800_000], pa.timestamp("ms", "UTC")), "years"),
+        (logical("long", "timestamp-micros"), pa.array([-62_135_596_800_000_001], pa.timestamp("us", "UTC")), "years"),
+        (logical("long", "local-timestamp-millis"), pa.array([2**60], pa.timestamp("us")), "years"),
+        (logical("string", "uuid"), pa.array([str(uuid.UUID(int=7)), "no UUID"]), "f: is not a UUID such as"),
+        ("string", not_utf8(b"\xff"), "f: a string is not UTF-8"),
+        ("string", not_utf8(b"\xed\xa0\x80"), "f: a string is not UTF-8"),
+        ("double", pa.array([2**53, 2**53 + 1]), "9007199254740993 would lose digits as a floating-point number"),
+        ("double", pa.array([2**63 - 1]), "would lose digits"),
+        ("float", pa.array([2**24 + 1], pa.int32()), "16777217 would lose digits"),
+        (logical("bytes", "decimal", precision=3), pa.array([b"\3\xe7", b"\3\xe8"]), "more digits than its precision"),
+        (logical("bytes", "decimal", precision=3), pa.array([b"\xfc\x19", b"\xfc\x18"]), "more digits"),
+        (logical("bytes", "decimal", precision=3), pa.array([bytes(40), b"\1" + bytes(40)]), "more digits"),
+        (logical("bytes", "decimal", precision=76), pa.array([b"\0" + b"\xff" * 32]), "more digits"),
+        (logical("bytes", "decimal", precision=3), pa.array([b""]), "f: has 0 bytes"),
+        (fixed(2) | {"logicalType": "decimal", "precision": 3}, pa.array([b"\0\1", b"\1"]), "f: has 1 bytes"),
+        (fixed(2) | {"logicalType": "decimal", "precision": 3}, pa.array([b"\x7f\xff"], pa.binary(2)), "digits"),
         (["int", "string"], pa.array([{"member0": 1, "member1": "x"}]), "exactly one value among member0, member1"),
         (["int", "string"], pa.array([{}], pa.struct({"member0": pa.int32(), "member1": pa.string()})), "exactly one"),
     ],
@@ -422,6 +481,14 @@ def test_values_that_the_schema_does_not_allow_are_bad_rows(schema: Any, array: 
         (["null", "int", "string"], pa.float64(), "cannot be written as union"),
         (["null", "int"], pa.float64(), "cannot be written as int"),
         ({"type": "fixed", "name": "F", "size": 2}, pa.binary(3), "cannot be written as fixed F"),
+        (logical("string", "uuid"), pa.uuid(), "cannot be written as string .uuid.; cast it, or change the schema"),
+        ("long", pa.duration("ms"), "an array of type duration.ms. cannot be written as long; cast it"),
+        ("string", pa.month_day_nano_interval(), "cannot be written as string; cast it"),
+        (
+            logical("bytes", "decimal", precision=9, scale=2),
+            pa.int32(),
+            "cannot be written as bytes .decimal.; cast it",
+        ),
     ],
 )
 def test_arrays_whose_type_cannot_fit_are_refused_at_once(schema: Any, kind: pa.DataType, reason: str) -> None:
@@ -499,6 +566,31 @@ def test_errors_name_subject_version_and_field(fake: FakeRegistry, registry: Sch
     with pytest.raises(InvalidSchemaError, match=r"contains itself.*list-value version 1") as invalid:
         AvroArrowDeserializer(registry, registry.resolved(recursive), subject="list-value")
     assert (invalid.value.path, invalid.value.version) == ("next", 1)
+
+
+def test_values_in_any_layout_are_read_and_other_types_are_refused(
+    fake: FakeRegistry, registry: SchemaRegistry
+) -> None:
+    registered = registry.register("t", Schema(json.dumps("string")))
+    reading = AvroArrowDeserializer(registry, registry.resolved(registered.id))
+    data = wire.header(registered.id) + encoder(typed("string")).encode("a")
+    plain = pa.array([data, None])
+    dictionary = plain.dictionary_encode()
+    layouts = [
+        plain,
+        plain.cast(pa.large_binary()),
+        plain.cast(pa.binary_view()),
+        plain.cast(pa.binary(len(data))),
+        dictionary,
+        pa.DictionaryArray.from_arrays(dictionary.indices, dictionary.dictionary.cast(pa.binary_view())),
+        pc.run_end_encode(plain),
+    ]
+    for values in layouts:
+        assert reading.deserialize(values).values.to_pylist() == ["a", None], values.type
+    assert reading.deserialize(pa.nulls(2)).values.to_pylist() == [None, None]
+    for wrong in (pa.array(["a"]), pa.array([1])):
+        with pytest.raises(InvalidArgumentError, match=r"an array of type \w+ is not binary; cast it"):
+            reading.deserialize(wrong)
 
 
 def test_a_serializer_writes_the_registered_version(fake: FakeRegistry, registry: SchemaRegistry) -> None:

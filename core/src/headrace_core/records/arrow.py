@@ -18,6 +18,8 @@ from .compression import check_level, require
 try:
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from .arrow_layouts import plain_column, plain_type
 except ImportError as error:
     raise MissingDependencyError(
         "Arrow needs the package pyarrow, which is not installed: pip install 'headrace[arrow]'"
@@ -71,11 +73,12 @@ def encode_arrow(
     """Encode the rows of ``table`` as batches for one partition: a list of (batch, record count). Each batch has base
     offset 0.
 
-    Columns: ``value`` (required) and ``key``, binary or string of any width, dictionary-encoded too; ``headers``, a
-    list of structs of key and value; ``timestamp``, a timestamp or int64 milliseconds. Others are ignored. A missing
-    column or a null means a record without key or headers, or with the time ``now_ms``. ``rows`` (row numbers) selects
-    and orders the rows to encode. A batch has at most ``max_batch_bytes`` before compression. A row that does not fit
-    into ``max_batch_bytes`` gets a separate batch of at most ``max_row_bytes`` before compression.
+    Columns: ``value`` (required) and ``key``, binary or string of any width; ``headers``, a list of structs of key and
+    value, or a map; ``timestamp``, a timestamp or int64 milliseconds. Each may be dictionary-encoded, run-end encoded,
+    a view or an extension type (``arrow_layouts``). Others are ignored. A missing column or a null means a record
+    without key or headers, or with the time ``now_ms``. ``rows`` (row numbers) selects and orders the rows to encode. A
+    batch has at most ``max_batch_bytes`` before compression. A row that does not fit into ``max_batch_bytes`` gets a
+    separate batch of at most ``max_row_bytes`` before compression.
 
     Raises RecordTooLargeError and InvalidTimestampError, which name the row (its index in ``rows``, where given), and
     InvalidArgumentError for columns of other types.
@@ -132,51 +135,63 @@ def _canonical(table: pa.Table | pa.RecordBatch) -> pa.Table:
 def _cast(name: str, column: pa.ChunkedArray, to: pa.DataType, wanted: str) -> pa.ChunkedArray:
     try:
         return column.cast(to)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except pa.ArrowException as error:
         raise InvalidArgumentError(f"column {name!r} has type {column.type}, not {wanted}: {error}") from None
 
 
+def plain_named(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """``plain_column`` of a column, whose name is in the InvalidArgumentError for damaged values."""
+    try:
+        return plain_column(column)
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(f"column {name!r} of type {column.type} cannot be read: {error}") from None
+
+
 def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return ``column`` as plain binary or text, without dictionary encoding and not as a view. InvalidArgumentError
-    names the column."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = _cast(name, column, kind.value_type, "binary or string")
-        kind = column.type
-    if (
+    """Return ``column`` as plain binary or text, whatever its layout. InvalidArgumentError names the column."""
+    plain = plain_type(column.type)
+    if not is_bytes(plain):
+        raise InvalidArgumentError(
+            f"column {name!r} has type {plain}, not binary or string: cast the column, or encode it yourself"
+        )
+    return plain_named(name, column)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether the encoder reads keys and values of a plain type."""
+    return bool(
         pa.types.is_binary(kind)
         or pa.types.is_string(kind)
         or pa.types.is_large_binary(kind)
         or pa.types.is_large_string(kind)
-        or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_null(kind)
-    ):
-        if pa.types.is_decimal(kind):  # decimals have a fixed width too, but are not meant as bytes
-            raise InvalidArgumentError(f"column {name!r} has type {kind}, not binary or string")
-        return column
-    if kind in (pa.binary_view(), pa.string_view()):
-        return _cast(name, column, pa.large_binary() if kind == pa.binary_view() else pa.large_string(), "binary")
-    raise InvalidArgumentError(
-        f"column {name!r} has type {kind}, not binary or string: cast the column, or encode it yourself"
+        # (decimals have a fixed width too, but are not meant as bytes)
+        or (pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind))
     )
 
 
 def _headers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if column.type == _TYPES["headers"] or pa.types.is_null(column.type):
+    if column.type == _TYPES["headers"]:
         return column
     wanted = "list<struct<key: string, value: binary>>"
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_map(column.type)):
-        raise InvalidArgumentError(f"column {name!r} has type {column.type}, not {wanted}")
-    return _cast(name, column, _TYPES["headers"], wanted)
+    plain = plain_named(name, column)
+    if pa.types.is_null(plain.type):
+        return plain
+    if not (pa.types.is_list(plain.type) or pa.types.is_large_list(plain.type) or pa.types.is_map(plain.type)):
+        raise InvalidArgumentError(f"column {name!r} has type {column.type}, not {wanted}: cast the column")
+    return _cast(name, plain, _TYPES["headers"], wanted)
 
 
 def _timestamps(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    column = plain_named(name, column)
     kind = column.type
     if pa.types.is_timestamp(kind):
         return column if kind.unit in _UNITS_PER_MS else _cast(name, column, pa.timestamp("ms", kind.tz), "a timestamp")
     if pa.types.is_int64(kind) or pa.types.is_null(kind):
         return column
-    raise InvalidArgumentError(f"column {name!r} has type {kind}, not a timestamp or int64 (milliseconds since 1970)")
+    raise InvalidArgumentError(
+        f"column {name!r} has type {kind}, not a timestamp or int64 (milliseconds since 1970): cast the column"
+    )
 
 
 def _one_chunk(columns: pa.Table) -> pa.RecordBatch:

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_core.records.arrow import binary_column, encode_arrow
+from headrace_core.records.arrow_layouts import plain_type
 
 from ..accumulator import key_partitions
-from .arrow_rows import at_row_of_table, refuse_wrong_rows
+from .arrow_rows import at_row_of_table, partition_column, refuse_wrong_rows, row_bytes
 
 #: Fraction of the batch size limit up to which the producer fills a batch, by estimated row size. If the producer
 #: filled batches up to the limit, a chunk of rows could end with a small batch.
@@ -86,10 +87,10 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
         "key" in table.column_names and not core.accumulator.ignore_keys and table["key"].null_count < table.num_rows
     )
     wanted = min(len(queues.queues) if routed else 4, CHUNK_BATCHES_MAX)
-    row_bytes = table.nbytes / table.num_rows + RECORD_OVERHEAD
-    chunk_rows = max(int(wanted * limit * FILL / row_bytes), 1)
-    for start in range(0, table.num_rows, chunk_rows):
-        chunk = table.slice(start, chunk_rows)
+    estimate = table.nbytes / table.num_rows + RECORD_OVERHEAD
+    chunk_rows = max(int(wanted * limit * FILL / estimate), 1)
+    for start, rows in _chunks(table, chunk_rows, wanted * limit):
+        chunk = table.slice(start, rows)
         now_ms = time.time_ns() // 1_000_000
         if not routed:
             for data, count in _encoded(chunk, start, now_ms, options):
@@ -98,7 +99,7 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
             continue
         count = len(queues.queues)
         core.check_open()  # a closed producer has dropped its queues
-        partitions = _with_sticky(queues, _partitions(core, chunk, count), max(int(limit * FILL / row_bytes), 1))
+        partitions = _with_sticky(queues, _partitions(core, chunk, count), max(int(limit * FILL / estimate), 1))
         chunk = chunk.combine_chunks()
         order = pc.sort_indices(partitions)  # a stable sort: the rows of a partition keep their order
         runs = pc.run_end_encode(partitions.take(order))
@@ -108,6 +109,21 @@ def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int,
             begin = end
             for data, count in _encoded(chunk, start, now_ms, {**options, "rows": rows}):
                 yield partition, data, count
+
+
+def _chunks(table: pa.Table, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """(first row, rows) of each chunk. Rows that share their bytes, in dictionaries, runs and views, are copied when
+    their chunk is encoded, so a chunk of such rows has about ``bytes_max`` bytes of keys and values at most."""
+    names = [name for name in ("key", "value") if name in table.column_names]
+    sizes = [row_bytes(name, table[name]) for name in names if table[name].type != plain_type(table[name].type)]
+    for start in range(0, table.num_rows, rows_max):
+        left = [(start, min(rows_max, table.num_rows - start))]
+        while left:
+            first, rows = left.pop()
+            if rows > 1 and sum(pc.sum(size.slice(first, rows)).as_py() or 0 for size in sizes) > 2 * bytes_max:
+                left += [(first + rows // 2, rows - rows // 2), (first, rows // 2)]
+            else:
+                yield first, rows
 
 
 def _encoded(chunk: pa.Table, first_row: int, now_ms: int, options: dict[str, Any]) -> list[tuple[bytes, int]]:
@@ -155,7 +171,7 @@ def _partitions(core: Any, chunk: pa.Table, count: int) -> pa.Array:
         )
         found = pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(out)])
     if "partition" in chunk.column_names:
-        given = chunk["partition"].cast(pa.int32())
+        given = partition_column(chunk["partition"])
         fallback = found if found is not None else pa.scalar(-1, pa.int32())
         merged = pc.coalesce(given, fallback)
         found = pa.concat_arrays(merged.chunks) if isinstance(merged, pa.ChunkedArray) else merged

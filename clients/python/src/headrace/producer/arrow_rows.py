@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
+from headrace_core.records.arrow import binary_column, is_bytes, plain_named
+from headrace_core.records.arrow_layouts import plain_array, shared_values
 from headrace_core.records.types import HEADER_BYTES, TIMESTAMP_MS_MIN
 
 INT64_MAX = 2**63 - 1
@@ -48,10 +50,7 @@ def at_row_of_table(error: HeadraceError, row_of: Callable[[int], int]) -> Headr
 def _check_partitions(topic: str, table: pa.Table, count: int) -> None:
     if "partition" not in table.column_names:
         return
-    try:
-        given = table["partition"].cast(pa.int32())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgumentError(f"column 'partition' must hold partition numbers: {error}") from None
+    given = partition_column(table["partition"])
     row = _outside(given, 0, count - 1)
     if row is not None:
         raise InvalidArgumentError(
@@ -60,10 +59,22 @@ def _check_partitions(topic: str, table: pa.Table, count: int) -> None:
         )
 
 
+def partition_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column ``partition`` as int32. Raises InvalidArgumentError."""
+    plain = plain_named("partition", column)
+    wrong: object = "cast the column to int32"
+    if not (pa.types.is_boolean(plain.type) or pa.types.is_temporal(plain.type)):
+        try:
+            return plain.cast(pa.int32())
+        except pa.ArrowException as error:
+            wrong = error
+    raise InvalidArgumentError(f"column 'partition' must hold partition numbers, and has type {column.type}: {wrong}")
+
+
 def _check_times(table: pa.Table) -> None:
     if "timestamp" not in table.column_names:
         return
-    times = table["timestamp"]
+    times = plain_named("timestamp", table["timestamp"])
     kind = times.type
     if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
         return  # the encoder refuses or casts the column
@@ -76,13 +87,18 @@ def _check_times(table: pa.Table) -> None:
 def _check_names(table: pa.Table) -> None:
     if "headers" not in table.column_names:
         return
-    kind = table["headers"].type
-    if not (
-        pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index("key") >= 0
-    ):
-        return  # the encoder refuses or casts the column
+    headers = table["headers"]
+    if not (pa.types.is_list(headers.type) or pa.types.is_large_list(headers.type)):
+        headers = plain_named("headers", headers)
+    kind = headers.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or pa.types.is_null(kind.value_type):
+        return  # names of a map are not null, and the encoder refuses other types
+    if not pa.types.is_struct(kind.value_type) or kind.value_type.get_field_index("key") < 0:
+        raise InvalidArgumentError(
+            f"column 'headers' has type {table['headers'].type}, whose items must have the fields key and value"
+        )
     first = 0
-    for chunk in table["headers"].chunks:
+    for chunk in headers.chunks:
         missing = pc.is_null(pc.struct_field(pc.list_flatten(chunk), "key"))
         at = pc.index(missing, True).as_py()
         if at >= 0:
@@ -92,16 +108,15 @@ def _check_names(table: pa.Table) -> None:
 
 
 def _check_sizes(topic: str, table: pa.Table, row_bytes_max: int) -> None:
-    columns = [table[name] for name in ("key", "value") if name in table.column_names]
-    sizes = [pc.binary_length(column) for column in columns if _is_sized(column.type)]
-    longest = sum(pc.max(size).as_py() or 0 for size in sizes)
+    sizes = {name: row_bytes(name, table[name]) for name in ("key", "value") if name in table.column_names}
+    longest = sum(pc.max(size).as_py() or 0 for size in sizes.values())
     if HEADER_BYTES + OVERHEAD_MAX + longest <= row_bytes_max:
         return
     total: Any = pa.scalar(0, pa.int64())
-    for size in sizes:
+    for size in sizes.values():
         total = pc.add(total, pc.fill_null(size.cast(pa.int64()), 0))
     for row in pc.indices_nonzero(pc.greater(total, row_bytes_max - HEADER_BYTES - OVERHEAD_MAX)).to_pylist():
-        size = _batch_bytes(*(_length(table, name, row) for name in ("key", "value")))
+        size = _batch_bytes(*(sizes[name][row].as_py() if name in sizes else None for name in ("key", "value")))
         if size > row_bytes_max:
             raise RecordTooLargeError(
                 f"row {row} alone needs more than {row_bytes_max} bytes, the limit of a batch: its batch has {size} "
@@ -110,18 +125,27 @@ def _check_sizes(topic: str, table: pa.Table, row_bytes_max: int) -> None:
             )
 
 
-def _is_sized(kind: pa.DataType) -> bool:
-    return any(
-        check(kind)
-        for check in (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
-    )
+def row_bytes(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The bytes of each row of a key or value column; null where the row is null. Raises InvalidArgumentError for a
+    type that is not bytes or text."""
+    if is_bytes(column.type) and not pa.types.is_null(column.type):
+        return pc.binary_length(column)
+    binary_column(name, column.slice(0, 0))  # raises the error for a type that is neither
+    try:
+        return pa.chunked_array([_lengths(chunk).cast(pa.int64()) for chunk in column.chunks], pa.int64())
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(f"column {name!r} of type {column.type} cannot be read: {error}") from None
 
 
-def _length(table: pa.Table, name: str, row: int) -> int | None:
-    if name not in table.column_names or not _is_sized(table[name].type):
-        return None
-    length: int | None = pc.binary_length(table[name][row]).as_py()
-    return length
+def _lengths(array: pa.Array) -> pa.Array:
+    """The bytes of each value; those of dictionaries and runs are counted once, not copied for each row."""
+    if isinstance(array, pa.ExtensionArray):
+        return _lengths(array.storage)
+    if isinstance(array, pa.DictionaryArray | pa.RunEndEncodedArray):
+        values, rows = shared_values(array)
+        return _lengths(values).take(rows)
+    plain = plain_array(array)
+    return pa.nulls(len(plain), pa.int64()) if pa.types.is_null(plain.type) else pc.binary_length(plain)
 
 
 def _batch_bytes(key: int | None, value: int | None) -> int:

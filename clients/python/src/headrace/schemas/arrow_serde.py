@@ -13,6 +13,9 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from headrace_core.errors import InvalidArgumentError
+from headrace_core.records.arrow_layouts import plain_array, plain_type
+
 from . import avro, wire
 from .avro.arrow import ArrowDecoder, ArrowEncoder, BatchTooLargeError, Converted, Layout, NoArrowTypeError
 from .avro_serde import parsed_avro
@@ -68,9 +71,10 @@ class AvroArrowDeserializer:
         return self._decoder.type
 
     def deserialize(self, values: pa.Array) -> Converted:
-        """Deserialize an array of type binary; null stays null. Raises RegistryUnavailableError, BatchTooLargeError. If
-        a writer's schema is unknown, or does not match the reader's schema, the values of this writer's schema become
-        null, with the reason."""
+        """Deserialize an array of type binary in any layout; null stays null. Raises RegistryUnavailableError,
+        BatchTooLargeError, and InvalidArgumentError for an array of another type. If a writer's schema is unknown, or
+        does not match the reader's schema, the values of this writer's schema become null, with the reason."""
+        values = _binary(values)
         unusable = {}
         with self._decoder.lock:
             for schema_id in self._decoder.missing(values):
@@ -162,6 +166,15 @@ class AvroArrowSerializer:
             schema_id=found.id,
             path=path,
         )
+
+
+def _binary(values: pa.Array) -> pa.Array:
+    kind = plain_type(values.type)
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        if not (pa.types.is_fixed_size_binary(kind) or pa.types.is_null(kind)):
+            raise InvalidArgumentError(f"an array of type {values.type} is not binary; cast it, or name another column")
+        return plain_array(values).cast(pa.binary())
+    return plain_array(values)
 
 
 def _check_avro(resolved: ResolvedSchema, subject: str | None) -> None:

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace_core.records.arrow_layouts import plain_column, plain_type
+
 from ..errors import InvalidColumnsError, SchemaChangeError
 
 _SAME = (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.string(), pa.binary())
 _WIDENED = {
     pa.int8(): pa.int32(), pa.int16(): pa.int32(), pa.uint8(): pa.int32(), pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(), pa.float16(): pa.float32(), pa.date64(): pa.date32(),
-    pa.large_string(): pa.string(), pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(),
+    pa.uint32(): pa.int64(), pa.date64(): pa.date32(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary(),
 }  # fmt: skip
 _DIGITS_MAX = 38
 #: Pairs of types: rows with the first type may be written into a table column of the second type.
@@ -33,7 +33,9 @@ MICROSECONDS = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
 def normal_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of a table's column for values of type ``kind``; None if Delta or Iceberg has no type for the values."""
+    """The type of a table's column for values of type ``kind``; None if Delta or Iceberg has no type for the values.
+    Dictionaries, runs, views and extension types count as their values."""
+    kind = plain_type(kind)
     if kind in _SAME:
         return kind
     if kind in _WIDENED:
@@ -44,9 +46,7 @@ def normal_type(kind: pa.DataType) -> pa.DataType | None:
         return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
-    if pa.types.is_dictionary(kind):
-        return normal_type(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         value = normal_type(kind.value_type)
         return value and pa.list_(value)
     if pa.types.is_map(kind):
@@ -75,8 +75,8 @@ def normalized(rows: pa.Table, table: str) -> pa.Table:
                 "does not have; cast it in the query"
             )
         try:
-            columns.append(column.cast(kind))
-        except pa.ArrowInvalid as error:
+            columns.append(plain_column(column).cast(kind))
+        except pa.ArrowException as error:
             raise InvalidColumnsError(
                 f"cannot write to table {table}: the column {field.name!r} does not fit {kind}: {error}; round or cast "
                 "it in the query"

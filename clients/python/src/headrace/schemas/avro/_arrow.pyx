@@ -64,6 +64,8 @@ cpdef enum Fault:
     IS_NULL
     FIXED_SIZE
     NO_MEMBER
+    NOT_EXACT
+    NO_UUID
     # Faults that end the whole batch, not only one value:
     BATCH
     NO_MEMORY
@@ -125,9 +127,12 @@ cpdef enum Op:
     WRITE_REAL
     WRITE_INTEGER_AS_REAL
     WRITE_BYTES
+    WRITE_TEXT
+    WRITE_UUID
     WRITE_FIXED
     WRITE_FLAT
     WRITE_DECIMAL
+    WRITE_RAW_DECIMAL
     WRITE_ENUM
     WRITE_LIST
     WRITE_MAP
@@ -477,6 +482,20 @@ cdef bint is_text(const uint8_t* at, const uint8_t* end) noexcept nogil:
         ):
             return False
         at += more
+    return True
+
+
+cdef bint is_uuid(const uint8_t* at, int64_t size) noexcept nogil:
+    """Whether the text is a UUID: 32 hexadecimal digits, in groups of 8, 4, 4, 4 and 12 with hyphens between."""
+    cdef int64_t place
+    if size != 36:
+        return False
+    for place in range(36):
+        if place == 8 or place == 13 or place == 18 or place == 23:
+            if at[place] != c"-":
+                return False
+        elif not (c"0" <= at[place] <= c"9" or c"a" <= (at[place] | 0x20) <= c"f"):
+            return False
     return True
 
 
@@ -1202,8 +1221,9 @@ cdef inline void span(const ArrowArray* array, int64_t at, int64_t size, int64_t
 
 cdef int emit_integer(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
     """Write an integer. A positive ``factor`` multiplies the integer; a negative one divides it by the absolute value
-    of ``factor``. ``size``: 4 for Avro's int, another value for Avro's long."""
-    cdef int64_t number, rest
+    of ``factor``. ``size``: 4 for Avro's int, another value for Avro's long. The node's two texts are the least and the
+    greatest number that readers of the logical type can read; other integers have no texts."""
+    cdef int64_t number, rest, least, most
     cdef int fault = load(out.state, node, array, at, &number)
     if fault:
         return fault
@@ -1217,6 +1237,11 @@ cdef int emit_integer(Out* out, Node* node, const ArrowArray* array, int64_t at)
         number = number // -node.factor - (1 if rest < 0 else 0)
     if node.size == 4 and (number < INT_LEAST or number > INT_MOST):
         return INT_RANGE
+    if node.count:
+        memcpy(&least, out.state.texts[node.text].data, 8)
+        memcpy(&most, out.state.texts[node.text + 1].data, 8)
+        if number < least or number > most:
+            return RANGE
     return emit_long(out, number)
 
 
@@ -1232,6 +1257,10 @@ cdef int emit_real(Out* out, Node* node, const ArrowArray* array, int64_t at) no
         if fault:
             return fault
         real = <double>number
+        out.state.failure.detail = number
+        # (2^63 as a double is beyond the range of the cast back)
+        if (node.size == 4 and <double><float>real != real) or real >= 9223372036854775808.0 or <int64_t>real != number:
+            return NOT_EXACT
     elif node.flag == 64:
         real = (<const double*>array.buffers[1])[at]
     else:
@@ -1275,6 +1304,42 @@ cdef int emit_decimal(Out* out, Node* node, const ArrowArray* array, int64_t at)
         out.data.data[out.data.size] = data[used - 1 - place]
         out.data.size += 1
     return SOUND
+
+
+cdef int emit_raw_decimal(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
+    """Write the bytes of a number as they are: big-endian two's complement, of ``factor`` bytes each if ``flag`` is 0.
+    ``size``: the bytes of Avro's fixed, 0 for Avro's bytes. The texts are the bounds (both exclusive) in 32 bytes."""
+    cdef int64_t start = at * node.factor, end = start + node.factor, size, place
+    cdef const uint8_t* data = <const uint8_t*>array.buffers[1]
+    cdef uint8_t number[32]
+    cdef uint8_t sign
+    cdef int fault
+    if node.flag:
+        span(array, at, node.flag, &start, &end)
+        data = <const uint8_t*>array.buffers[2]
+    data += start
+    size = end - start
+    if not size or (node.size and size != node.size):
+        out.state.failure.detail = size
+        return FIXED_SIZE
+    sign = 0xFF if data[0] & 0x80 else 0
+    memset(number, sign, 32)
+    for place in range(size):
+        if place < 32:
+            number[place] = data[size - 1 - place]
+        elif data[size - 1 - place] != sign:
+            return DIGITS
+    if (number[31] ^ sign) & 0x80:
+        return DIGITS
+    if compare(number, out.state.texts[node.text].data, 32) <= 0:
+        return DIGITS
+    if compare(number, out.state.texts[node.text + 1].data, 32) >= 0:
+        return DIGITS
+    if not node.size:
+        fault = emit_long(out, size)
+        if fault:
+            return fault
+    return emit(out, data, size)
 
 
 cdef int emit_symbol(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
@@ -1384,8 +1449,13 @@ cdef int write_node(Out* out, int index, int64_t row, int depth) noexcept nogil:
         return IS_NULL
     if op == WRITE_INTEGER:
         return emit_integer(out, node, array, at)
-    if op == WRITE_BYTES or op == WRITE_FIXED:
+    if op == WRITE_BYTES or op == WRITE_TEXT or op == WRITE_UUID or op == WRITE_FIXED:
         span(array, at, node.flag, &start, &end)
+        if op == WRITE_TEXT:
+            if not is_text(<const uint8_t*>array.buffers[2] + start, <const uint8_t*>array.buffers[2] + end):
+                return NO_TEXT
+        elif op == WRITE_UUID and not is_uuid(<const uint8_t*>array.buffers[2] + start, end - start):
+            return NO_UUID
         if op == WRITE_FIXED:
             if end - start != node.size:
                 out.state.failure.detail = end - start
@@ -1414,6 +1484,8 @@ cdef int write_node(Out* out, int index, int64_t row, int depth) noexcept nogil:
         return emit(out, <const uint8_t*>array.buffers[1] + at * node.size, node.size)
     if op == WRITE_DECIMAL:
         return emit_decimal(out, node, array, at)
+    if op == WRITE_RAW_DECIMAL:
+        return emit_raw_decimal(out, node, array, at)
     # WRITE_LIST, WRITE_MAP
     if depth + 1 >= DEPTH:
         return NESTED

@@ -61,6 +61,8 @@ _LOCAL_EPOCH = datetime.datetime(1970, 1, 1)
 _FIRST_DAY = datetime.date(1970, 1, 1).toordinal()
 _UTC = datetime.timezone.utc
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_FIRST_MICROSECOND = (datetime.datetime.min - _LOCAL_EPOCH) // _MICROSECOND
+_LAST_MICROSECOND = (datetime.datetime.max - _LOCAL_EPOCH) // _MICROSECOND
 
 
 class Mismatch(Exception):
@@ -262,12 +264,16 @@ cdef class LongWriter(Writer):
 cdef double real(object value, str wanted) except? -1.0:
     if type(value) is float:
         return PyFloat_AS_DOUBLE(value)
+    cdef double found
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise wrong(value, wanted)
     try:
-        return float(value)
+        found = float(value)
     except OverflowError:
         raise Mismatch(f"must be {wanted}, {shown(value)} is too large") from None
+    if isinstance(value, numbers.Integral) and found != value:
+        raise Mismatch(f"must be {wanted}, {shown(value)} would lose digits; pass float(value) if it may")
+    return found
 
 
 cdef bint is_real(object value):
@@ -280,6 +286,8 @@ cdef class FloatWriter(Writer):
         cdef float single = <float>exact
         if isinf(single) and not isinf(exact):
             raise Mismatch(f"must be a float of 32 bits, {shown(value)} is too large")
+        if single != exact and isinstance(value, numbers.Integral):
+            raise Mismatch(f"must be a float of 32 bits, {shown(value)} would lose digits; pass float(value) if it may")
         return out.raw(&single, 4)
 
     cdef long score(self, object value, int depth) except -1:
@@ -637,20 +645,26 @@ cdef class UnionWriter(Writer):
 
 cdef class LogicalWriter(Writer):
     """Converts a value of a logical type, then writes it by the writer of the base type. If ``convert(value)`` returns
-    None, the value is not of the logical type: it is written without a conversion, such as a raw int or bytes."""
+    None, the value is not of the logical type: it is written without a conversion, such as a raw int or bytes, if
+    ``check`` can read it; ``check`` raises ValueError or OverflowError for a value that readers refuse."""
 
     cdef Writer base
     cdef object convert
+    cdef object check
     cdef str name
 
-    def __init__(self, Writer base, convert, str name):
-        self.base, self.convert, self.name = base, convert, name
+    def __init__(self, Writer base, convert, check, str name):
+        self.base, self.convert, self.check, self.name = base, convert, check, name
 
     cdef int write(self, Out out, object value) except -1:
         converted = self.convert(value)
         if converted is None:
             if not self.base.score(value, SCORE_DEPTH):
                 raise wrong(value, f"a {self.name}")
+            try:
+                self.check(value)
+            except (ValueError, OverflowError) as error:
+                raise Mismatch(f"must be a {self.name}, and {shown(value)} is none: {error}") from None
             converted = value
         return self.base.write(out, converted)
 
@@ -1120,7 +1134,10 @@ def write_timestamp_micros(value):
 cdef object _since_epoch(object value):
     if value.tzinfo is None:
         raise Mismatch(f"must be a datetime with a time zone, {value} has none")
-    return (value - _EPOCH) // _MICROSECOND
+    micros = (value - _EPOCH) // _MICROSECOND
+    if not _FIRST_MICROSECOND <= micros <= _LAST_MICROSECOND:  # (the zone's offset may lead to another year)
+        raise Mismatch(f"must be a datetime in the years 1 to 9999 of UTC, {value} is in another year there")
+    return micros
 
 
 def read_timestamp_millis(millis):
@@ -1200,6 +1217,13 @@ cdef class DecimalBytes:
             unscaled = -unscaled
         size = self.length or (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
         return unscaled.to_bytes(size, "big", signed=True)
+
+    def check(self, data):
+        """Raise ValueError for bytes that are no number, or a number of too many digits."""
+        if not len(data):
+            raise ValueError("it has no bytes")
+        if len(data) > DECIMAL_BYTES_MAX or abs(int.from_bytes(data, "big", signed=True)) >= 10 ** min(self.precision, 3 * DECIMAL_BYTES_MAX):
+            raise ValueError(f"it has more than {self.precision} digits (precision)")
 
     def read(self, data):
         if not self.length and len(data) > DECIMAL_BYTES_MAX:

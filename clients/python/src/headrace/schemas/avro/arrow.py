@@ -9,12 +9,15 @@ reason; all other values are kept.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+
+from headrace_core.records.arrow_layouts import plain_array, plain_type
 
 from ._arrow import Decoding, Encoding, Fault, Kind, Memory, Op, schema_ids
 from .arrow_reasons import Words, joined
@@ -27,9 +30,10 @@ from .arrow_types import (
     is_binary,
     is_text,
     offset_bytes,
+    range_words,
     ratio,
+    readable_range,
     scale,
-    without_dictionaries,
 )
 from .compile import Unresolvable, check_names, encoded_default, encoded_json, is_called, matched_fields
 from .schema import MISSING, Type
@@ -43,6 +47,8 @@ NODES_MAX: Final = 1_000_000
 BATCH_BYTES_MAX: Final = 4 << 30
 
 _DAY_MS = 86_400_000
+#: The digits of Arrow's largest decimal.
+_DIGITS_MAX: Final = 76
 
 
 __all__ = ["ArrowDecoder", "ArrowEncoder", "BatchTooLargeError", "Converted", "Layout", "NoArrowTypeError"]
@@ -460,15 +466,14 @@ class ArrowEncoder:
     def __init__(self, schema: Type, array_type: pa.DataType) -> None:
         self.type = array_type
         self._lock = threading.Lock()
-        self._plain = without_dictionaries(array_type)
+        self._plain = plain_type(array_type)
         self._program = Encoding()
         self._words = Words()
         self._root = self._node(schema, self._plain, 0, "")
 
     def encode(self, values: pa.Array, prefix: bytes = b"") -> Converted:
         """Encode each value after ``prefix``; a null stays null. Raises BatchTooLargeError."""
-        if values.type != self._plain:
-            values = values.cast(self._plain)
+        values = plain_array(values)
         if pa.types.is_null(values.type):
             return Converted(pa.nulls(len(values), pa.binary()), {})
         _, capsule = values.__arrow_c_array__()
@@ -525,14 +530,17 @@ class ArrowEncoder:
             elif pa.types.is_integer(array):
                 made = self._program.node(Op.WRITE_INTEGER_AS_REAL, slot, size=size, flag=integer_flag(array))
         elif kind.kind == "string" and is_text(array):
-            made = self._program.node(Op.WRITE_BYTES, slot, flag=offset_bytes(array))
+            op = Op.WRITE_UUID if kind.logical == "uuid" else Op.WRITE_TEXT
+            made = self._program.node(op, slot, flag=offset_bytes(array))
         elif kind.kind == "enum" and is_text(array):
             symbols = [each.encode() for each in kind.symbols]
             made = self._program.node(Op.WRITE_ENUM, slot, flag=offset_bytes(array), constants=symbols)
             self._words.labels[made] = (kind.name, kind.symbols)
-        elif kind.kind in ("bytes", "fixed"):
+        elif kind.kind in ("bytes", "fixed") and made is None:
             fixed = kind.kind == "fixed"
-            if is_binary(array):
+            if kind.logical == "decimal" and kind.precision <= _DIGITS_MAX:
+                made = self._raw_decimal(kind, array, slot)
+            elif is_binary(array):
                 op = Op.WRITE_FIXED if fixed else Op.WRITE_BYTES
                 made = self._program.node(op, slot, size=kind.size, flag=offset_bytes(array))
                 self._words.labels[made] = (f"{kind.name} of {kind.size} bytes", ())
@@ -548,6 +556,8 @@ class ArrowEncoder:
             flag = integer_flag(array)
         elif kind.logical == "date" and pa.types.is_date32(array):
             flag = 32
+        elif kind.logical == "date" and pa.types.is_date64(array):
+            flag, factor = 64, -_DAY_MS
         elif kind.logical.startswith("time-") and pa.types.is_time(array):
             flag, factor = array.bit_width, ratio(array.unit, kind.logical)
         elif "timestamp-" in kind.logical and pa.types.is_timestamp(array):
@@ -558,7 +568,18 @@ class ArrowEncoder:
             flag, factor = 64, ratio(array.unit, kind.logical)
         else:
             return None
-        return self._program.node(Op.WRITE_INTEGER, slot, size=4 if kind.kind == "int" else 8, factor=factor, flag=flag)
+        range_of = readable_range(kind.logical)
+        made = self._program.node(
+            Op.WRITE_INTEGER,
+            slot,
+            size=4 if kind.kind == "int" else 8,
+            factor=factor,
+            flag=flag,
+            constants=[each.to_bytes(8, sys.byteorder, signed=True) for each in range_of],
+        )
+        if range_of:
+            self._words.labels[made] = (range_words(kind.logical), ())
+        return made
 
     def _decimal(self, kind: Type, array: pa.DataType, slot: int, path: str) -> int | None:
         if kind.logical != "decimal":
@@ -568,6 +589,22 @@ class ArrowEncoder:
         width = array.bit_width // 8
         bounds = decimal_bounds(min(kind.precision, array.precision), width)
         made = self._program.node(Op.WRITE_DECIMAL, slot, size=kind.size, flag=width, constants=bounds)
+        self._words.labels[made] = (f"decimal({kind.precision}, {kind.scale})", ())
+        return made
+
+    def _raw_decimal(self, kind: Type, array: pa.DataType, slot: int) -> int | None:
+        """Bytes that are the unscaled number already; None for other arrays."""
+        fixed_width = pa.types.is_fixed_size_binary(array)
+        if not fixed_width and not is_binary(array):
+            return None
+        made = self._program.node(
+            Op.WRITE_RAW_DECIMAL,
+            slot,
+            size=kind.size,
+            factor=array.byte_width if fixed_width else 0,
+            flag=0 if fixed_width else offset_bytes(array),
+            constants=decimal_bounds(kind.precision, 32),
+        )
         self._words.labels[made] = (f"decimal({kind.precision}, {kind.scale})", ())
         return made
 
@@ -649,7 +686,9 @@ class ArrowEncoder:
 
     def _unfit(self, kind: Type, array: pa.DataType, path: str) -> NoArrowTypeError:
         logical = f" ({kind.logical})" if kind.logical else ""
-        return NoArrowTypeError(f"an array of type {array} cannot be written as {kind.label}{logical}", path)
+        return NoArrowTypeError(
+            f"an array of type {array} cannot be written as {kind.label}{logical}; cast it, or change the schema", path
+        )
 
 
 def _absent(each: Any, record: Type, path: str) -> bytes:

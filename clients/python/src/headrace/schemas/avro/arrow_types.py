@@ -109,6 +109,27 @@ def ratio(unit: str, logical: str) -> int:
     return ours // theirs if ours >= theirs else -(theirs // ours)
 
 
+#: The days from 1970 of the years 1 to 9999: Python, and so fastavro, has no other years.
+_DAYS: Final = (-719_162, 2_932_896)
+_DAY_NS: Final = 86_400 * 10**9
+
+
+def readable_range(logical: str) -> tuple[int, ...]:
+    """The least and the greatest number of a date, a time or a timestamp; empty for other numbers. Timestamps of
+    nanoseconds are numbers in Python, so 64 bits are their only limit."""
+    if logical == "date":
+        return _DAYS
+    unit = logical.rpartition("-")[2]
+    if unit not in ("millis", "micros"):
+        return ()
+    day = _DAY_NS // _NANOSECONDS[unit]
+    return (0, day - 1) if logical.startswith("time-") else (_DAYS[0] * day, (_DAYS[1] + 1) * day - 1)
+
+
+def range_words(logical: str) -> str:
+    return "times of one day" if logical.startswith("time-") else "the years 1 to 9999"
+
+
 def integer_flag(array: pa.DataType) -> int:
     """The flag of a node for an integer type: the number of bits, negative if the type is unsigned."""
     width: int = array.bit_width
@@ -126,33 +147,6 @@ def is_binary(array: pa.DataType) -> bool:
 def offset_bytes(array: pa.DataType) -> int:
     """The number of bytes of one offset in a text or binary array: the flag of the program's node for this array."""
     return 8 if pa.types.is_large_string(array) or pa.types.is_large_binary(array) else 4
-
-
-def without_dictionaries(array: pa.DataType) -> pa.DataType:
-    """The type with dictionaries, views and extensions replaced by the plain types of their values."""
-    if pa.types.is_dictionary(array):
-        return without_dictionaries(array.value_type)
-    if isinstance(array, pa.BaseExtensionType):
-        return without_dictionaries(array.storage_type)
-    if pa.types.is_string_view(array):
-        return pa.large_string()
-    if pa.types.is_binary_view(array):
-        return pa.large_binary()
-
-    def plain(each: pa.Field) -> pa.Field:
-        return each.with_type(without_dictionaries(each.type))
-
-    if pa.types.is_struct(array):
-        return pa.struct([plain(each) for each in array])
-    if pa.types.is_list(array):
-        return pa.list_(plain(array.value_field))
-    if pa.types.is_large_list(array):
-        return pa.large_list(plain(array.value_field))
-    if pa.types.is_fixed_size_list(array):
-        return pa.list_(plain(array.value_field))
-    if pa.types.is_map(array):
-        return pa.map_(plain(array.key_field), plain(array.item_field))
-    return array
 
 
 def decimal_bounds(precision: int, width: int) -> list[bytes]:

@@ -8,6 +8,7 @@ value is read. If one branch of a writer's union does not match, only values of 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,6 +92,16 @@ def _conversion(kind: Type) -> tuple[Callable[[Any], Any], Callable[[Any], Any],
     return _CONVERSIONS[kind.kind, kind.logical]
 
 
+def _check(kind: Type) -> Callable[[Any], object]:
+    """A function that raises ValueError or OverflowError for a raw value that readers of the logical type refuse."""
+    if kind.logical == "decimal":
+        return codec.DecimalBytes(kind.precision, kind.scale, kind.size).check
+    read = _conversion(kind)[1]
+    if kind.kind in ("int", "long"):
+        return lambda value: read(operator.index(value))
+    return bytes if kind.kind == "fixed" else read  # (each UUID of 16 bytes is one)
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +155,7 @@ class _WriterBuilder:
         if not _is_converted(kind):
             return base
         to_avro, _, label = _conversion(kind)
-        return codec.LogicalWriter(base, to_avro, label)
+        return codec.LogicalWriter(base, to_avro, _check(kind), label)
 
     def _default(self, field: Field, record: Type) -> bytes | str | None:
         """The encoded default, or None if the field has no default. A wrong default matters only to a value that needs
