@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -53,6 +55,62 @@ def test_ready_made_serializers() -> None:
     assert json_utf8("t", None) is None
     assert from_utf8("t", "ä".encode()) == "ä"
     assert from_json("t", b'{"a":1}') == {"a": 1}
+
+
+class Loop(list):  # type: ignore[type-arg]
+    """A list that contains itself, with a short repr."""
+
+    def __init__(self) -> None:
+        super().__init__([self])
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (math.nan, "nan is not a JSON number"),
+        ({"a": [1, {"b": math.inf}]}, r"a\[1\]\.b: inf is not a JSON number; write null, or a text"),
+        ({math.nan: 1}, "the key nan"),
+        ({"a": {1: 1, "1": 2}}, "a: two keys become '1' in JSON"),
+        ({None: 1, "null": 2}, "two keys become 'null'"),
+        ({True: 1, "true": 2}, "two keys become 'true'"),
+        ({1.5: 1, "1.5": 2}, "two keys become '1.5'"),
+        ({(1, 2): 3}, "JSON has only text as keys"),
+        (["\ud800"], r"\[0\]: the text .* half of a surrogate pair at character 0"),
+        ({"\udfff": 1}, "the key .* half of a surrogate pair"),
+        ({"d": Decimal("1.0")}, "d: a Decimal cannot be written as JSON"),
+        ({"n": [10**5_000]}, r"n\[0\]: an integer of this many digits cannot be written"),
+        (nested(501), r"\[0\]\[0\].*nested more than 500 levels deep"),
+        (Loop(), "or contains itself"),
+        (b"x", "a bytes cannot be written as JSON"),
+    ],
+)
+def test_values_that_json_does_not_have_are_refused_with_their_place(value: Any, words: str) -> None:
+    with pytest.raises(SerializationError, match=words):
+        json_utf8("t", value)
+
+
+@pytest.mark.parametrize("value", [nested(499), {1: {2: 3}}, -0.0, 10**4_000, (1, (2,)), 1e308, "\U0001f600"])
+def test_what_json_utf8_writes_is_read_as_the_same_value(value: Any) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    data = json_utf8("t", value)
+    assert data is not None
+    assert json.loads(data, parse_constant=refuse) == from_json("t", data)
+    assert repr(from_json("t", data)) == repr(json.loads(json.dumps(value)))
+
+
+@pytest.mark.parametrize(("value", "words"), [(5, "a int is not text"), ("\ud800", "half of a surrogate pair")])
+def test_values_that_are_no_text_are_refused(value: Any, words: str) -> None:
+    with pytest.raises(SerializationError, match=words):
+        utf8("t", value)
 
 
 class Upper:

@@ -262,6 +262,31 @@ REFUSED = [
     ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, decimal.Decimal("1.234"), "", "scale"),
     ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, decimal.Decimal("123"), "", "precision"),
     ({"type": "bytes", "logicalType": "decimal", "precision": 4}, decimal.Decimal("NaN"), "", "finite"),
+    ("double", 2**53 + 1, "", "9007199254740993 would lose digits; pass float(value) if it may"),
+    ("float", 2**24 + 1, "", "16777217 would lose digits"),
+    (record(("at", {"type": "long", "logicalType": "timestamp-millis"})), {"at": 10**15}, "at", "must be a datetime"),
+    ({"type": "long", "logicalType": "timestamp-micros"}, -(2**62), "", "is none"),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, 2**62, "", "must be a local datetime"),
+    (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=5))),
+        "",
+        "is in another year there",
+    ),
+    ({"type": "int", "logicalType": "date"}, 10_000_000, "", "must be a date, and 10000000 is none"),
+    ({"type": "int", "logicalType": "date"}, numpy.int32(-1_000_000), "", "must be a date"),
+    ({"type": "int", "logicalType": "time-millis"}, 86_400_000, "", "must be a time"),
+    ({"type": "long", "logicalType": "time-micros"}, -1, "", "must be a time"),
+    ({"type": "string", "logicalType": "uuid"}, "no UUID", "", "must be a UUID, and 'no UUID' is none"),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4}, b"", "", "it has no bytes"),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4}, b"\x27\x10", "", "more than 4 digits"),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 2**31 - 1}, bytes(5_000), "", "more than"),
+    (
+        {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 4},
+        b"\xd8\xf0",
+        "",
+        "more than 4 digits",
+    ),
 ]
 
 

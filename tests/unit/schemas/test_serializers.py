@@ -16,7 +16,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, struct_pb2
 
 from headrace.errors import InvalidConfigError, SerializationError
 from headrace.schemas import (
@@ -42,6 +42,7 @@ from headrace.schemas import (
     plain,
     wire,
 )
+from headrace.schemas.protobuf_depth import may_be_too_deep
 from headrace.serializers import WouldWait, deserializer, serializer
 from headrace_core import exact_json
 from headrace_core.errors import InvalidArgumentError
@@ -427,7 +428,12 @@ def test_json_values_are_validated_with_their_path(registry: SchemaRegistry) -> 
         ({"id": "x"}, "id", 'is not of type "integer"'),
         ({"id": 1, "items": [{"sku": "a"}, {}]}, "items[1]", '"sku" is a required property'),
         ({"id": 1, "more": object()}, "", "the value is not valid JSON: a object cannot be written as JSON"),
-        ({"id": 1, "x": float("nan")}, "", "the value is not valid JSON"),
+        ({"id": 1, "x": float("nan")}, "x", "the value is not valid JSON: nan is not a JSON number"),
+        ({"id": 1, "x": [{"y": float("-inf")}]}, "x[0].y", "-inf is not a JSON number"),
+        ({"id": 1, "x": {1: 1, "1": 2}}, "x", "two keys become '1'"),
+        ({"id": 1, "x": ["\ud800"]}, "x[0]", "half of a surrogate pair"),
+        ({"id": 1, "x": 10**5_000}, "x", "an integer of this many digits"),
+        ({"id": 1, "x": Item("a"), "y": {uuid.UUID(int=1): 1, str(uuid.UUID(int=1)): 2}}, "", "become one in JSON"),
     ):
         with pytest.raises(InvalidValueError) as refused:
             write("orders", value)
@@ -625,6 +631,32 @@ def test_damaged_protobuf_values_are_refused(registry: SchemaRegistry) -> None:
         with pytest.raises(CorruptValueError) as refused:
             read("t", data[:5] + body)
         assert (refused.value.subject, refused.value.version, refused.value.schema_id) == ("t-value", 1, 2)
+
+
+def test_a_message_that_is_nested_too_deep_for_readers_is_refused(registry: SchemaRegistry) -> None:
+    write = ProtobufSerializer(registry, auto_register_schemas=True)
+    message = descriptor_pb2.DescriptorProto()
+    inner = message
+    for _ in range(100):
+        inner = inner.nested_type.add()
+    assert ProtobufDeserializer(registry, descriptor_pb2.DescriptorProto)("t", write("t", message)) == message
+    inner.nested_type.add()
+    with pytest.raises(InvalidValueError, match="nested more than 100 messages deep") as refused:
+        write("t", message)
+    assert refused.value.path.startswith("nested_type[0].nested_type[0]")
+    value = struct_pb2.Struct()
+    within = value
+    for _ in range(40):  # a map's entry is a level too, and so is the Value
+        within = within.fields["k"].struct_value
+    within.fields["end"].null_value = 0
+    with pytest.raises(InvalidValueError, match=r"fields\[k\]\.struct_value"):
+        write("s", value)
+
+
+def test_only_types_that_can_be_too_deep_are_read_back() -> None:
+    assert not may_be_too_deep(generated().Order.DESCRIPTOR)
+    assert may_be_too_deep(struct_pb2.Struct.DESCRIPTOR)
+    assert may_be_too_deep(descriptor_pb2.FieldOptions.DESCRIPTOR)  # has extensions
 
 
 def test_a_message_without_a_required_field_is_refused(registry: SchemaRegistry) -> None:

@@ -23,6 +23,8 @@ from typing import Any
 
 from headrace_core.errors import InvalidConfigError, SerializationError
 
+from . import strict_json
+
 Serializer = Callable[[str, Any], bytes | None]
 Deserializer = Callable[[str, bytes], Any]
 
@@ -62,13 +64,29 @@ def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event, _: object) ->
 
 
 def utf8(topic: str, value: str | None) -> bytes | None:
-    """Text as UTF-8."""
-    return None if value is None else value.encode()
+    """Text as UTF-8. Raises SerializationError."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise SerializationError(f"a {type(value).__name__} is not text: {value!r:.60}; convert it with str(value)")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise SerializationError(
+            f"the text {value!r:.60} has half of a surrogate pair at character {error.start}, which is not UTF-8"
+        ) from None
 
 
 def json_utf8(topic: str, value: Any) -> bytes | None:
-    """Serialize any JSON value to compact JSON; None stays None (a tombstone)."""
-    return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    """Serialize any JSON value to compact JSON; None stays None (a tombstone). Raises SerializationError, which names
+    the place, for a value that JSON does not have (NaN, infinities, two keys that become one, half a surrogate pair) or
+    that is nested more than ``strict_json.DEPTH_MAX`` levels deep."""
+    if value is None:
+        return None
+    try:
+        return strict_json.encode(value)
+    except strict_json.NotJsonError as error:
+        raise SerializationError(f"the value is not valid JSON: {error}") from error.__cause__
 
 
 def from_utf8(topic: str, data: bytes) -> str:

@@ -118,11 +118,14 @@ def _of_enum(kind: type[enum.Enum]) -> Build:
 
 def plain(value: Any) -> Any:
     """The value as JSON's types: objects become dicts; dates, UUIDs and decimals become text, and bytes become base64.
-    A Number of ``exact_json`` stays one. Raises TypeError."""
+    A Number of ``exact_json`` stays one. Raises TypeError, and ValueError for two keys that become one."""
     if value is None or isinstance(value, bool | int | float | str | Number):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(each) for key, each in value.items()}
+        made = {str(plain(key)): plain(each) for key, each in value.items()}
+        if len(made) < len(value):
+            raise ValueError(f"two of the keys {list(value)!r:.80} become one in JSON")
+        return made
     if isinstance(value, list | tuple | set | frozenset):
         names = getattr(value, "_fields", None)
         if names is not None:

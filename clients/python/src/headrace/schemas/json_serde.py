@@ -10,6 +10,7 @@ from urllib.parse import urljoin
 from headrace_core.errors import InvalidArgumentError, MissingDependencyError
 from headrace_core.plurals import counted
 
+from .. import strict_json
 from . import wire
 from .building import plain
 from .cache import Bounded
@@ -20,8 +21,6 @@ from .serde import PlainValueSerializer, SchemaDeserializer, SerializerSettings,
 
 #: A validator returns the path of the first mismatch and its reason, or None.
 Validate = Callable[[Any], tuple[str, str] | None]
-
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def _no_constant(name: str) -> Any:
@@ -173,26 +172,28 @@ def _encoded(value: Any, validate: Validate | None) -> bytes:
         value = _plain(value)
     try:
         try:
-            text = _encode(value)
-        except TypeError:  # an object within a dict or list, such as a dataclass
-            value = _plain(value)
-            text = _encode(value)
+            data = strict_json.encode(value)
+        except strict_json.NotJsonError as error:
+            if not isinstance(error.__cause__, TypeError):
+                raise
+            value = _plain(value)  # an object within a dict or list, such as a dataclass
+            data = strict_json.encode(value)
         if validate is not None:
             try:
                 found = validate(value)
             except (TypeError, ValueError):  # a key that is not a string, or a subclass of a JSON type
-                found = validate(_decode(text))
+                found = validate(_decode(data.decode()))
             if found is not None:
                 raise _Mismatch(found[1], found[0])
-        return text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _Mismatch(f"the value is not valid JSON: {error}") from error
+        return data
+    except strict_json.NotJsonError as error:
+        raise _Mismatch(f"the value is not valid JSON: {error.reason}", error.path) from error
 
 
 def _plain(value: Any) -> Any:
     try:
         return plain(value)
-    except (TypeError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise _Mismatch(f"the value is not valid JSON: {error}") from error
 
 

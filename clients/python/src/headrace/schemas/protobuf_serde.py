@@ -16,6 +16,7 @@ from .building import Build
 from .cache import Bounded
 from .errors import CorruptValueError, IncompatibleSchemaError, InvalidValueError
 from .models import Reference, ResolvedSchema, Schema, SchemaType
+from .protobuf_depth import DEPTH_MAX, may_be_too_deep, too_deep_path
 from .protobuf_files import (
     dependencies,
     indexes_of,
@@ -74,16 +75,21 @@ class ProtobufSerializer(SchemaSerializer):
             writing = self._writing(key, topic, descriptor, may_wait)
         try:
             return writing.encode(value)
-        except EncodeError as error:
+        except (EncodeError, DecodeError) as error:
             chosen = writing.chosen
-            missing = value.FindInitializationErrors()
+            reason, path = str(error), ""
+            if isinstance(error, DecodeError):
+                path = too_deep_path(value)
+                reason = f"{path or 'a field'} is nested more than {DEPTH_MAX} messages deep, which readers refuse"
+            elif missing := value.FindInitializationErrors():
+                path = missing[0]
             raise InvalidValueError(
-                f"the {self._field} cannot be written: {error} (schema: "
+                f"the {self._field} cannot be written: {reason} (schema: "
                 f"{named(chosen.subject, chosen.version, chosen.id)})",
                 subject=chosen.subject,
                 version=chosen.version,
                 schema_id=chosen.id,
-                path=missing[0] if missing else "",
+                path=path,
                 topic=topic,
                 field=self._field,
             ) from None
@@ -124,9 +130,13 @@ class ProtobufSerializer(SchemaSerializer):
                 )
             indexes = indexes_of(written)
         prefix = wire.header(chosen.id) + wire.write_indexes(indexes)
+        may_nest = may_be_too_deep(descriptor)
 
         def encode(message: Message) -> bytes:
-            return prefix + message.SerializeToString()
+            data: bytes = message.SerializeToString()
+            if may_nest:
+                type(message).FromString(data)  # raises DecodeError: every reader refuses it too
+            return prefix + data
 
         return self._writings.put(key, Writing(encode, chosen, until))
 
