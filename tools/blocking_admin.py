@@ -25,6 +25,7 @@ DIFFERENCES = (
     (r"\b(run|end)_async\b", r"\1"),
     # A callback of the I/O thread must not block, so ``close`` raises its error before the client closes anything.
     (r"( +)if self\._calls\.begin_close\(\):", r"\1refuse_to_wait()\n\g<0>"),
+    (r".*\brefuse_other_loops\b.*\n", ""),
     (r'\A"""[^"]*"""', f'"""Admin: AsyncAdmin without async. Generated from aio.py by {COMMAND}: change aio.py."""'),
     (r"from \.\.engine\.transactions ", r"from ..callbacks import refuse_to_wait\n\g<0>"),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from headrace.consumer.inbox import SIGNALS_S, Inbox
+from headrace.callbacks import SIGNALS_S
+from headrace.consumer.inbox import Inbox
 
 
 def test_a_wait_without_end_sleeps_in_steps_so_that_no_signal_waits_for_ever() -> None:

@@ -10,27 +10,33 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from headrace_core.errors import IllegalStateError, InvalidArgumentError
+from headrace_core.rpc.real_threads import Thread, current_ident
 
 logger = logging.getLogger("headrace")
 
-#: The process's I/O thread, or None before its start; ``_inside`` is the name of the callback that the I/O thread runs.
-_io_thread: threading.Thread | None = None
+#: The longest sleep, in seconds; a wait without end is a loop of them. CPython checks for signals before a thread starts
+#: to wait for a lock, and not while the thread then waits for the GIL, so a Ctrl-C that arrives meanwhile is handled
+#: only when the sleep ends. gevent takes a sleep without end for a deadlock (LoopExit): it does not see the I/O thread.
+SIGNALS_S = 1.0
+
+#: The ident of the process's I/O thread, or None before its start; ``_inside`` is the name of the callback that the I/O
+#: thread runs.
+_io_ident: int | None = None
 _inside: str | None = None
 
 
-def set_io_thread(thread: threading.Thread | None) -> None:
+def set_io_thread(thread: Thread | None) -> None:
     """Register the process's I/O thread; None when that thread has ended."""
-    global _io_thread, _inside
-    _io_thread, _inside = thread, None
+    global _io_ident, _inside
+    _io_ident, _inside = None if thread is None else thread.ident, None
 
 
 def on_io_thread() -> bool:
-    return _io_thread is not None and threading.current_thread() is _io_thread
+    return _io_ident is not None and current_ident() == _io_ident
 
 
 def refuse_to_wait(call: str | None = None) -> None:

@@ -18,6 +18,8 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from .real_threads import RealThreadPool, are_green
+
 try:
     import uvloop
 except ImportError:  # https://github.com/MagicStack/uvloop has no builds for Windows and PyPy
@@ -48,5 +50,6 @@ class StartedThreads(ThreadPoolExecutor):
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Create an event loop for one of Headrace's threads; the caller closes the loop."""
     loop: asyncio.AbstractEventLoop = asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
-    loop.set_default_executor(StartedThreads(BLOCKING_THREADS, "blocking"))
+    pool = RealThreadPool if are_green() else StartedThreads
+    loop.set_default_executor(pool(BLOCKING_THREADS, "blocking"))
     return loop

@@ -11,7 +11,7 @@ from ._metadata cimport RecordMetadata
 
 import threading
 
-from ..callbacks import refuse_to_wait
+from ..callbacks import SIGNALS_S, refuse_to_wait
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 
@@ -166,7 +166,8 @@ cdef class SendBatch:
                 if self._event is None:
                     self._event = event
             if not self.done:  # ``finish`` sees the event, unless it has already set ``done``
-                self._event.wait(timeout_s)
+                while not self._event.wait(SIGNALS_S if timeout_s is None else timeout_s) and timeout_s is None:
+                    pass
         return self.done
 
     def add_waiter(self, waiter):

@@ -11,6 +11,7 @@ from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..acl_models import AclBinding, AclBindingFilter
+from ..engine.io_thread import refuse_other_loops
 from ..engine.transactions import (
     abort_sink_batch,
     checked_token,
@@ -68,6 +69,7 @@ class AsyncAdmin(Face):
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[AdminSettings]) -> None:
+        refuse_other_loops()
         self._calls = AdminCalls(resolve(ADMIN, config, settings))
 
     @classmethod

@@ -19,6 +19,7 @@ from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicParti
 
 from .. import arguments
 from ..callbacks import check_callback, check_handler, run_callback
+from ..engine.io_thread import refuse_other_loops
 from ..faces import DONE, AwaitableDict, AwaitableSet, ConsumerFace, Done
 from ..group.commits import GroupOffsets
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -63,6 +64,7 @@ class AsyncConsumer(ConsumerFace):
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
+        refuse_other_loops()
         self._core = ConsumerCore(resolve(CONSUMER, config, settings))
         self._steps = AsyncSteps()
         self._closing: asyncio.Task[None] | None = None

@@ -15,14 +15,9 @@ from headrace_core.errors import HeadraceError
 from headrace_core.records import Buffer
 from headrace_core.types import TopicPartition
 
-from ..callbacks import refuse_to_wait
+from ..callbacks import SIGNALS_S, refuse_to_wait
 from ..engine.io_thread import call_in
 from .read_epochs import ReadEpochs
-
-#: The longest sleep, in seconds. CPython checks for signals before a thread begins to wait for a lock, and not while
-#: the thread then waits for the GIL. A Ctrl-C that arrives during the wait for the GIL is handled only when the sleep
-#: ends.
-SIGNALS_S = 1.0
 
 
 class Assigned:

@@ -20,6 +20,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.plurals import counted
+from headrace_core.rpc.real_threads import refuse_eventlet
 
 from .. import arguments
 from .connections import Connections, call
@@ -57,7 +58,9 @@ class Engine:
         on_failure: Callable[[], object] | None = None,
     ) -> None:
         """``watches``: open a stream for metadata changes; False for clients that make only a few calls.
-        ``on_failure`` is called on the I/O thread when a background task of the client has failed."""
+        ``on_failure`` is called on the I/O thread when a background task of the client has failed. Raises
+        IllegalStateError under eventlet's patches."""
+        refuse_eventlet()
         self.config = config
         self.watches = watches
         self._tenant = weakref.ref(tenant)

@@ -10,6 +10,10 @@ before the fork raises IllegalStateError in the child. A client that was only op
 registers at its first use (``Engine.io``). A child process may use clients if no used client was open in its parent at
 the fork; otherwise its clients raise an error instead of hanging. The I/O thread is started by the first client that
 needs it, never by an import.
+
+**gevent.** The I/O thread is a thread of the operating system in a program with gevent's patches too; the waits of its
+callers let other greenlets run (headrace_core.rpc.real_threads). Under eventlet's patches clients raise
+IllegalStateError, and asyncio clients do under trio.
 """
 
 from __future__ import annotations
@@ -33,9 +37,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace_core.errors import ClosedError, IllegalStateError
+from headrace_core.rpc import real_threads
 from headrace_core.rpc.event_loop import new_event_loop
 
-from ..callbacks import refuse_to_wait, set_io_thread
+from ..callbacks import SIGNALS_S, refuse_to_wait, set_io_thread
 
 logger = logging.getLogger("headrace")
 T = TypeVar("T")
@@ -62,9 +67,8 @@ class IoThread:
     def __init__(self) -> None:
         self.loop = new_event_loop()
         self.loop.set_exception_handler(_note)
-        self._thread = threading.Thread(target=self._run, name="headrace-io", daemon=True)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._thread.start()
+        self._thread = real_threads.start_thread(self._run, "headrace-io")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -78,7 +82,7 @@ class IoThread:
                 return
 
     @property
-    def thread(self) -> threading.Thread:
+    def thread(self) -> real_threads.Thread:
         return self._thread
 
     def submit(
@@ -124,6 +128,7 @@ class IoThread:
     async def run_async(self, work: Coroutine[Any, Any, T], interrupted: Interrupted = asyncio.Task.cancel) -> T:
         """Run a coroutine on the I/O thread, and await its result from another event loop. Cancelling the caller
         cancels the coroutine, or calls ``interrupted``, even if the coroutine has just ended: its result is lost."""
+        refuse_other_loops(work)
         future = _Outcome(self, work, interrupted)
         self.loop.call_soon_threadsafe(future.start)
         try:
@@ -176,6 +181,7 @@ class IoThread:
         concurrent.futures.wait([self.finish(close, END_S)], END_S)
 
     async def end_async(self, close: Coroutine[Any, Any, None]) -> None:
+        refuse_other_loops(close)
         ending = asyncio.wrap_future(self.finish(close, END_S))
         await asyncio.shield(asyncio.wait([ending], timeout=END_S))
 
@@ -235,6 +241,12 @@ class _Outcome(concurrent.futures.Future[T]):
         if not self.done():
             refuse_to_wait("result()")
         try:
+            while timeout is None:
+                try:
+                    return super().result(SIGNALS_S)
+                except TimeoutError:
+                    if self.done():  # it ended meanwhile, or with this error
+                        break
             return super().result(timeout)
         finally:
             del self  # drop ``self``: the traceback of the error keeps this frame
@@ -298,7 +310,10 @@ def io_thread() -> IoThread:
             "the process is ending, and Headrace has closed its clients: use a client earlier, or in a function that "
             "atexit.register got after `import headrace`"
         )
+    real_threads.refuse_eventlet()
     with _lock:
+        if real_threads.are_green():  # also if gevent came later than the I/O thread
+            real_threads.let_grpc_poll()
         if _current is None:
             _current = IoThread()
             set_io_thread(_current.thread)
@@ -368,6 +383,21 @@ def _after_other_threads() -> None:
     _at_exit()
 
 
+def refuse_other_loops(work: Coroutine[Any, Any, Any] | None = None) -> None:
+    """Raise IllegalStateError in a task of trio, which cannot await what asyncio clients return; then close ``work``.
+    Without ``work``, code that runs in no event loop passes: a client may be created there."""
+    trio = sys.modules.get("trio")
+    if (trio is not None and trio.lowlevel.in_trio_task()) or (
+        work is not None and asyncio._get_running_loop() is None
+    ):
+        if work is not None:
+            work.close()
+        raise IllegalStateError(
+            "asyncio clients need asyncio's event loop, and this code runs in another one, such as trio's: use the "
+            "blocking client in a thread (trio.to_thread.run_sync(producer.flush)), or run anyio on its backend asyncio"
+        )
+
+
 def forked_error(what: str) -> IllegalStateError:
     return IllegalStateError(
         f"this {what} was opened before the process forked, and connections do not survive a fork: open a new "
@@ -392,7 +422,7 @@ def _grpc_is_alive() -> bool:
     """Whether gRPC has threads: the poller of grpc.aio, or the threads of gRPC's core. The poller ends with the last
     gRPC object; the threads of gRPC's core end a moment later. A child that is forked between the end of the poller and
     the end of gRPC's core would hang, because gRPC is only half closed."""
-    if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()):
+    if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()) or real_threads.grpc_polls():
         return True
     return any(name.startswith(("event_engine", "lifeguard", "grpc_")) for name in _native_threads())
 

@@ -23,7 +23,7 @@ from ..accumulator import (
     header_list,
 )
 from ..accumulator._checks import partition_number, timestamp_of
-from ..engine.io_thread import interrupted_error
+from ..engine.io_thread import interrupted_error, refuse_other_loops
 from ..engine.transactions import checked_token
 from ..faces import AwaitableDict, ConsumerFace, Face
 from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
@@ -50,6 +50,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
+        refuse_other_loops()
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
         core = self._core = ProducerCore(values, slow)

@@ -30,7 +30,8 @@ from pathlib import Path
 
 from headrace.callbacks import on_io_thread
 from headrace.engine.io_thread import IoThread, forget, io_thread, leave_before_pools, register
-from headrace_core.errors import UnsupportedVersionError
+from headrace_core.errors import IllegalStateError, UnsupportedVersionError
+from headrace_core.rpc.real_threads import are_green
 
 from . import nodes as node_files
 from .directory import ClusterDirectory
@@ -79,7 +80,11 @@ class NodeHandle:
 
 def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
     """Start a node in the same way as the program of the node's role does. Raises IllegalStateError on the I/O thread,
-    which cannot wait, and in a child process that cannot have an I/O thread."""
+    which cannot wait, in a child process that cannot have an I/O thread, and under gevent's patches."""
+    if are_green():
+        raise IllegalStateError(
+            "gevent has patched this process's threads, and nodes need real ones: use LocalCluster(mode='process')"
+        )
     # Import the node modules in the caller's thread, so that clients and running nodes do not wait for the import on
     # the I/O thread.
     from headrace_core.node.config import NodeConfig
