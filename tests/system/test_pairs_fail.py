@@ -25,6 +25,8 @@ ROUNDS = 3 if os.environ.get("HEADRACE_FAULTS") == "full" else 1
 #: The longest time without an acknowledgement, or commit, after the leading controller failed together with another
 #: node: the sum of the bounds of both.
 PAIR_S = LEADER_KILL_S + CONTROLLER_KILL_S
+#: The longest time without a commit while a coordinator is suspended: its session, and what the clients need to move.
+SUSPENDED_COORDINATOR_S = 9.0 + 3.0
 PARTITIONS = 3
 CONFIG = {
     "min.insync.replicas": "2",
@@ -74,6 +76,12 @@ PAIRS = {
     "a machine with three roles": Pair(lambda world: (world.leader(), world.controller(), world.coordinator())),
     "broker and leading controller, suspended": Pair(
         lambda world: (world.leader(), world.controller()), is_suspended=True
+    ),
+    "leading controller and coordinator, suspended": Pair(
+        lambda world: (world.controller(), world.coordinator()), is_suspended=True
+    ),
+    "coordinator alone, suspended": Pair(
+        lambda world: (world.coordinator(),), SUSPENDED_COORDINATOR_S, is_suspended=True
     ),
 }
 

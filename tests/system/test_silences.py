@@ -181,6 +181,7 @@ def test_bounds_are_those_of_the_documentation() -> None:
         f"| a coordinator is killed (commits of groups) | {test_groups_fail.COORDINATOR_KILL_S:g} s |",
         "| the controllers' leader and a broker, or a coordinator, or both (a machine with three roles) are killed or "
         f"suspended together | {test_pairs_fail.PAIR_S:g} s |",
+        f"| a coordinator is suspended (commits of groups) | {test_pairs_fail.SUSPENDED_COORDINATOR_S:g} s |",
         "| two brokers of three are killed together (`min.insync.replicas=1`) "
         f"| {test_pairs_fail.PAIRS['two brokers'].within_s:g} s |",
         f"| a disk is full | {scenarios.FULL_DISK_S:g} s |",

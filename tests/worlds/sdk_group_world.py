@@ -343,6 +343,7 @@ class Program:
         self.group: GroupConsumer = self.core.in_group("this")
         self.group._coordinators.address = self._address  # type: ignore[method-assign]
         self.group._coordinators.who_has = self._who_has  # type: ignore[method-assign]
+        self.group._coordinators.has_moved = self._has_moved  # type: ignore[method-assign]
         self._stopped: set[TopicPartition] = set()
         self.core.reading.fetcher.stop = self._stopped.update  # type: ignore[method-assign]
         self.events: list[tuple[str, list[int]]] = []
@@ -369,6 +370,9 @@ class Program:
     async def _who_has(self, group_id: str, timeout_s: float) -> ShardNews:
         """The brokers know that the coordinator lives."""
         return ShardNews(1, False, 0.0)
+
+    async def _has_moved(self, group_id: str, address: str) -> bool:
+        return False
 
     def _note(self, what: str) -> Callable[[list[TopicPartition]], None]:
         def note(partitions: list[TopicPartition]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from headrace_core.errors import (
@@ -32,6 +32,9 @@ from .connections import Connections, call
 #: session ends.
 ATTEMPT_TIMEOUT_S = 3.0
 _EQUAL_ATTEMPTS = 4
+#: Seconds without a response after which a call looks up the coordinator again, and seconds between two such lookups. A
+#: suspended coordinator keeps its connections, and its shards move to others when its session ends.
+LOOK_EVERY_S = 1.0
 #: Maximum number of groups in one request.
 GROUPS_PER_REQUEST = 1_000
 #: Errors after which the client looks up the group's coordinator again.
@@ -81,6 +84,7 @@ class Coordinators:
         self._kind = kind
         self._addresses: dict[str, str] = {}
         self._ids: dict[str, int] = {}  # by address
+        self._epochs: dict[str, int] = {}  # of the shards of the keys in _addresses; 0: unknown
 
     async def address(self, key: str, timeout_s: float) -> str:
         """host:port of the key's coordinator. Raises CoordinatorNotAvailableError (retriable: the topic of the shards,
@@ -123,6 +127,7 @@ class Coordinators:
                 else:
                     address = self._addresses[located.key] = f"{located.host}:{located.port}"
                     self._ids[address] = located.coordinator_id
+                    self._epochs[located.key] = located.shard_epoch
         return {key: self._addresses.get(key, located) for key, located in found.items()}
 
     async def who_has(self, group_id: str, timeout_s: float) -> Shard:
@@ -136,6 +141,40 @@ class Coordinators:
         (located,) = answer.coordinators
         age_s = answer.metadata_age_ms / 1000 if answer.HasField("metadata_age_ms") else None
         return Shard(max(located.shard_epoch, 0), located.coordinator_id < 0, age_s)
+
+    async def has_moved(self, key: str, address: str) -> bool:
+        """Whether the key has another coordinator than ``address``, by the metadata of any broker. The shard's epoch
+        shows whether the broker's metadata are newer than the cache."""
+        engine = self._engine
+        request = metadata_pb2.FindCoordinatorRequest(type=self._kind.type, keys=[key])
+        try:
+            answer = await engine.anywhere(
+                lambda each: engine.connections.metadata(each).FindCoordinator, request, LOOK_EVERY_S
+            )
+        except HeadraceError:
+            return False
+        (located,) = answer.coordinators
+        if located.error.code or located.coordinator_id < 0 or f"{located.host}:{located.port}" == address:
+            return False
+        known = self._epochs.get(key, 0)
+        return not known or located.shard_epoch > known
+
+    async def _unless_moved(self, key: str, address: str, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Await ``answer`` of the coordinator at ``address``. Raises RequestTimedOutError (the outcome is unknown) when
+        the coordinator is silent and the key has another coordinator."""
+        answering = asyncio.ensure_future(answer)
+        try:
+            while True:
+                await asyncio.wait({answering}, timeout=LOOK_EVERY_S)
+                if answering.done():
+                    return answering.result()
+                if await self.has_moved(key, address) and not answering.done():
+                    raise RequestTimedOutError(
+                        f"{address} did not answer, and {self._kind.noun} {key!r} has moved to another coordinator"
+                    )
+        finally:
+            answering.cancel()
+            del answering  # its error's traceback keeps this frame: a reference cycle
 
     def node_of(self, group_id: str) -> tuple[int, str]:
         """The id and address of the coordinator that was last used for the group; (-1, "") if there is none."""
@@ -169,7 +208,8 @@ class Coordinators:
             address = await self.address(key, timeout_s)
             stub = self._kind.stub(self._engine.connections, address)
             try:
-                answer = await call(getattr(stub, method), request, address, timeout_s, traceparent)
+                asking = call(getattr(stub, method), request, address, timeout_s, traceparent)
+                answer = await self._unless_moved(key, address, asking)
                 if check is not None:
                     check(answer)
             except _ELSEWHERE:

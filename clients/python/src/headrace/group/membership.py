@@ -16,7 +16,7 @@ from headrace_core.rpc.duplex import Duplex
 from headrace_protos.v1 import groups_pb2
 
 from ..engine.client import Engine
-from ..engine.coordinators import Coordinators
+from ..engine.coordinators import LOOK_EVERY_S, Coordinators
 from .member import Answer, Member, Part, Request, Subscription
 
 logger = logging.getLogger("headrace")
@@ -195,6 +195,7 @@ class Membership:
 
     async def _write(self, stream: Stream) -> None:
         member, timeout_s, sent_at = self.member, self._engine.request_timeout_s, boottime_s()
+        look_at = sent_at
         try:
             async with asyncio.timeout(timeout_s):
                 await stream.connected()
@@ -208,10 +209,17 @@ class Membership:
                 goodbye, self._goodbye = self._goodbye, None
                 await stream.write(goodbye)
             elif (request := member.request(now)) is not None:
-                sent_at = now
+                sent_at, look_at = now, now + LOOK_EVERY_S
                 await stream.write(self._encode(request))
             elif member.is_waiting and now - sent_at > timeout_s:
                 raise NetworkError(f"{stream.address}: the coordinator did not answer a heartbeat for {timeout_s:g} s")
+            elif member.is_waiting and now >= look_at:
+                look_at = now + LOOK_EVERY_S
+                if await self._coordinators.has_moved(self.group_id, stream.address) and member.is_waiting:
+                    raise NetworkError(
+                        f"{stream.address}: the coordinator did not answer a heartbeat, and the group has moved to "
+                        "another coordinator"
+                    )
             else:
                 await _wait(self._event, min(member.next_at(), now + 1.0))
 
