@@ -18,9 +18,9 @@ from headrace_core.rpc.real_threads import Thread, current_ident
 
 logger = logging.getLogger("headrace")
 
-#: The longest sleep, in seconds; a wait without end is a loop of them. CPython checks for signals before a thread starts
-#: to wait for a lock, and not while the thread then waits for the GIL, so a Ctrl-C that arrives meanwhile is handled
-#: only when the sleep ends. gevent takes a sleep without end for a deadlock (LoopExit): it does not see the I/O thread.
+#: The longest sleep, in seconds; a wait without end is a loop of them. CPython checks for signals before a thread
+#: begins to wait for a lock, and not while the thread then waits for the GIL: a Ctrl-C that arrives meanwhile is handled
+#: when the sleep ends. gevent takes a sleep without end for a deadlock (LoopExit): it does not see the I/O thread.
 SIGNALS_S = 1.0
 
 #: The ident of the process's I/O thread, or None before its start; ``_inside`` is the name of the callback that the I/O

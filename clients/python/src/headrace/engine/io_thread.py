@@ -6,10 +6,10 @@ user loop must not delay heartbeats or a producer's sender. Connections must sur
 wake the I/O thread.
 
 **Fork.** gRPC's threads do not survive a fork, and gRPC's state cannot be reset in the child. A client that was used
-before the fork raises IllegalStateError in the child. A client that was only opened works in the child, because it
-registers at its first use (``Engine.io``). A child process may use clients if no used client was open in its parent at
-the fork; otherwise its clients raise an error instead of hanging. The I/O thread is started by the first client that
-needs it, never by an import.
+before the fork raises IllegalStateError in the child, which keeps its connections, untouched, until the child ends. A
+client that was only opened works in the child, because it registers at its first use (``Engine.io``). A child process
+may use clients if no used client was open in its parent at the fork; otherwise its clients raise an error instead of
+hanging. The I/O thread is started by the first client that needs it, never by an import.
 
 **gevent.** The I/O thread is a thread of the operating system in a program with gevent's patches too; the waits of its
 callers let other greenlets run (headrace_core.rpc.real_threads). Under eventlet's patches clients raise
@@ -22,6 +22,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import ctypes
 import errno
 import gc
 import logging
@@ -451,6 +452,8 @@ def _after_fork_in_child() -> None:
     global _current, _lock, _unusable, _is_ending
     _lock = threading.Lock()
     _unusable = _unusable or bool(_tenants) or _grpc_before_fork
+    if _current is not None or _grpc_before_fork:
+        _keep_for_ever(_current)
     _current = None
     _is_ending = False
     set_io_thread(None)
@@ -459,6 +462,18 @@ def _after_fork_in_child() -> None:
     _tenants.clear()
     _last_to_leave.clear()
     _closes.clear()
+
+
+def _keep_for_ever(io: IoThread | None) -> None:
+    """Keep gRPC's objects of the parent process, in the end of the interpreter too. Their destructors would wait for
+    threads and locks that the child does not have, or abort it. Also keep what would use them when it is destroyed: the
+    clients, and the tasks on the I/O thread."""
+    kept: list[object] = [io, *_here(), *_closes]
+    if io is not None:
+        kept += asyncio.all_tasks(io.loop)
+    kept += [each for each in gc.get_objects() if str(getattr(type(each), "__module__", "")).startswith("grpc")]
+    for each in kept:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 def _at_exit() -> None:
