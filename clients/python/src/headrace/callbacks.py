@@ -19,7 +19,7 @@ from headrace_core.rpc.real_threads import Thread, current_ident
 logger = logging.getLogger("headrace")
 
 #: The longest sleep, in seconds; a wait without end is a loop of them. CPython checks for signals before a thread
-#: begins to wait for a lock, and not while the thread then waits for the GIL: a Ctrl-C that arrives meanwhile is handled
+#: begins to wait for a lock, and not while the thread then waits for the GIL: a Ctrl-C that arrives then is handled
 #: when the sleep ends. gevent takes a sleep without end for a deadlock (LoopExit): it does not see the I/O thread.
 SIGNALS_S = 1.0
 
