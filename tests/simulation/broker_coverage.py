@@ -9,6 +9,7 @@ from tests.simulation.broker_plan import KINDS, STORIES
 #: (category, name), as they are counted in the world.
 BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     *(("fault", kind) for kind in KINDS),
+    ("clocks", "brokers are days off"),
     *(("story", kind) for kind in STORIES),  # a story that ran to its end
     ("state", "leader elected"),
     ("state", "in-sync set grew"),

@@ -7,6 +7,8 @@ from tests.simulation.group_plan import KINDS
 #: (category, name), as they are counted in the world.
 GROUPS_LISTED: tuple[tuple[str, str], ...] = (
     *(("fault", kind) for kind in KINDS),
+    ("clocks", "brokers are days off"),
+    ("clocks", "coordinators are days off"),
     ("check", "state machine compared with its log"),
     ("coordinator", "life ended by the controllers"),
     ("coordinator", "stopped cleanly"),

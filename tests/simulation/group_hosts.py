@@ -37,6 +37,7 @@ from headrace_core.records import Compression
 from headrace_core.security.access import Authorization
 from headrace_core.testing.clock import NodeClock
 from headrace_core.types import TopicPartition
+from tests.simulation import wrong_clocks
 from tests.simulation.broker_loop import SimLoop
 from tests.simulation.group_log import SimBrokers, SimShardLog
 from tests.simulation.group_transactions import TransactionCalls
@@ -76,6 +77,8 @@ class CoordinatorHost:
         self.number = number
         self.name = f"coordinator {number}"
         self.clock = NodeClock(world.scheduler, started_ms=world.rng.uniform(1e3, 1e6))
+        self.off_ms = wrong_clocks.off_ms(world.plan.seed, wrong_clocks.COORDINATORS, self.name)
+        self.clock.jump(self.off_ms)
         self.life = 0
         self.loop: SimLoop | None = None
         self.process: Coordinator | None = None
@@ -280,6 +283,7 @@ class Coordinator:
 
     def _new_runner(self, partition: TopicPartition, topic_id: bytes, shard_epoch: int) -> ShardRunner:
         assert self.registered is not None
+        self.world.logs[partition.partition].owners[shard_epoch] = self.host
         claim = Claim(shard_epoch, self.registered.coordinator_id, self.registered.coordinator_epoch)
         log = SimShardLog(
             self.host,

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace_broker.partition.acceptance import accept
+from headrace_broker.settings import LogSettings
 from headrace_coordinator.runtime.claims import is_claim
 from headrace_coordinator.transport.brokers import Leader
 from headrace_coordinator.transport.shard_log import ShardLog, Take
@@ -25,10 +27,13 @@ from headrace_core.errors import (
 )
 from headrace_core.item_errors import error_to_proto
 from headrace_core.log import fencing
-from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.log.appending import prepare
+from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage
 from headrace_core.records import decode_batch, iterate_headers
+from headrace_core.testing.clock import EPOCH_MS
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
+from tests.simulation import wrong_clocks
 
 if TYPE_CHECKING:
     from tests.simulation.group_hosts import CoordinatorHost
@@ -71,6 +76,14 @@ class LogPartition:
         self.end = 0
         self.committed = 0
         self.leader = 1
+        #: The coordinator of each shard epoch.
+        self.owners: dict[int, CoordinatorHost] = {}
+        #: The settings that the product's brokers have for this log, and how far the clock of each broker is ahead.
+        self._config = LogSettings(static={}, flush_interval_ms=1_000).of(EMPTY_IMAGE, 1, partition.topic)
+        self._off_ms = {
+            broker: wrong_clocks.off_ms(world.plan.seed, wrong_clocks.BROKERS, f"{partition} {broker}")
+            for broker in (1, 2, 3)
+        }
         self.has_leader = True
         #: Replication makes no progress until this time.
         self.stuck_until_ms = 0.0
@@ -91,19 +104,21 @@ class LogPartition:
         expected_end = message.expected_end if message.HasField("expected_end") else None
         fence = fencing.Fence(message.shard_epoch, expected_end)
         largest = next((batch.epoch for batch in reversed(self.batches)), fencing.NO_SHARD_EPOCH)
+        now_ms = EPOCH_MS + int(self.world.scheduler.now_ms + self._off_ms[to])
         try:
-            headers = list(iterate_headers(message.records))
-            fencing.check_stamps([header for _, header in headers], fence, self.partition)
+            data, accepted = accept(message.records, self._config, self.partition, now_ms)
+            fencing.check_stamps(accepted, fence, self.partition)
             fencing.check_fence(fence, largest, self.end, self.partition)
+            write = prepare(data, accepted, self._config, base_offset=self.end, leader_epoch=1, now_ms=now_ms)
         except HeadraceError as error:
             self.world.count("refusal", error.code)
             answer(_refused(error))
             return
-        base = self.end
-        for position, header in headers:
+        base, records = self.end, b"".join(write.buffers)
+        for position, header in iterate_headers(records):
             found = tuple(
-                LoggedRecord(self.end + at, each.key or b"", each.value, each.timestamp_ms)
-                for at, each in enumerate(decode_batch(message.records, position))
+                LoggedRecord(each.offset, each.key or b"", each.value, each.timestamp_ms)
+                for each in decode_batch(records, position)
             )
             self.batches.append(LoggedBatch(self.end, self.end + header.record_count, header.base_sequence, found))
             self.end += header.record_count

@@ -5,9 +5,11 @@ A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half groups"`` 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,7 @@ from tests.simulation.group_sim_world import GroupWorld
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import Violation
 from tests.simulation.sim_world import listen_to_the_log
+from tests.simulation.wrong_clocks import BROKERS, COORDINATORS, roles_off
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEDULES = 24
@@ -92,6 +95,22 @@ def test_a_guard_of_groups_that_is_removed_is_missed(name: str) -> None:
     assert outcomes[-1].failure is not None, f"{name} survived"
     assert run.part_of(outcomes[-1]) == "groups"
     assert [vars(patch.where)[patch.attribute] for patch in MUTANTS[name].patches] == before
+
+
+@pytest.mark.parametrize(("seed", "role"), [(2, BROKERS), (3, COORDINATORS)])
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_clocks_that_are_days_off_are_all_that_happens(seed: int, role: str, is_mended: bool) -> None:
+    assert roles_off(seed) == {role}
+    plan = replace(make_group_plan(seed), faults=())
+    with contextlib.nullcontext() if is_mended else MUTANTS["LeadersCheckTheTimesOfGroups"].applied():
+        failure = run.outcome_of(plan).failure
+    assert (failure and failure.what) == (None if is_mended else "liveness")
+
+
+def test_a_commits_time_that_tells_namesakes_is_missed() -> None:
+    (outcome,) = run.do_work(run.Work("TheCommitsTimeTellsNamesakes", 8, 9))[1]
+    assert outcome.failure is not None
+    assert outcome.failure.by_checker
 
 
 def test_patches_of_a_schedule_of_groups_are_gone_when_it_is_over() -> None:

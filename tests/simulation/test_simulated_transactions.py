@@ -5,9 +5,11 @@ A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half transactio
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,11 +24,13 @@ from tests.simulation import run
 from tests.simulation.determinism import check_one_history, check_plans
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_plan import Fault
 from tests.simulation.sim_world import listen_to_the_log
 from tests.simulation.txn_checks import TxnChecks
 from tests.simulation.txn_coverage import TRANSACTIONS_LISTED
 from tests.simulation.txn_plan import KINDS, make_txn_plan
 from tests.simulation.txn_sim_world import TxnWorld
+from tests.simulation.wrong_clocks import COORDINATORS, roles_off
 
 SCHEDULES = 16
 
@@ -74,6 +78,20 @@ def test_a_guard_of_transactions_that_is_removed_is_missed(name: str) -> None:
     failure = outcomes[-1].failure
     assert failure is not None, f"{name} survived"
     assert failure.by_checker
+
+
+@pytest.mark.parametrize("name", [None, "CountsFromTheStart", "LeadersCheckTheTimesOfTransactions"])
+def test_coordinators_that_are_days_apart_take_shards_over_and_nothing_else_happens(name: str | None) -> None:
+    assert roles_off(3) == {COORDINATORS}
+    faults = tuple(
+        Fault(number, 500.0 + 150.0 * number, ("coordinator_crash", "shards_move")[number % 2], 100.0, 0.5, number)
+        for number in range(12)
+    )
+    plan = replace(make_txn_plan(3), faults=faults, coordinators=2, timeout_ms=1_500)
+    with contextlib.nullcontext() if name is None else MUTANTS[name].applied():
+        failure = run.outcome_of(plan).failure
+    found = {None: None, "CountsFromTheStart": "timeout", "LeadersCheckTheTimesOfTransactions": "liveness"}
+    assert (failure and failure.what) == found[name]
 
 
 def test_patches_of_a_schedule_of_transactions_are_gone_when_it_is_over() -> None:

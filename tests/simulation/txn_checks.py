@@ -65,6 +65,8 @@ class TxnChecks(BrokerChecks):
         self._owners: dict[int, str] = {}
         self._epochs: dict[int, int] = {}
         self._versions: dict[int, int] = {}
+        #: When the open transaction of a transactional id began, by a right clock.
+        self._began_ms: dict[str, float] = {}
 
     # -- the partitions' logs ----------------------------------------------------------------------------------------
 
@@ -145,9 +147,10 @@ class TxnChecks(BrokerChecks):
                 continue
             for record in batch.records:
                 if not is_claim(record.key):
-                    self._decision(decode_key(record.key), record.value)
+                    self._decision(decode_key(record.key), record.value, log.owners[batch.epoch].off_ms)
 
-    def _decision(self, transactional_id: str, value: bytes | None) -> None:
+    def _decision(self, transactional_id: str, value: bytes | None, off_ms: float = 0.0) -> None:
+        """``off_ms``: how far the clock of the coordinator is ahead that has decided."""
         world, was = self.world, self.last.get(transactional_id)
         if value is None:
             self._legal(transactional_id, was, None)
@@ -156,7 +159,9 @@ class TxnChecks(BrokerChecks):
             return
         now = decode_value(value)
         self._legal(transactional_id, was, now)
-        self._timely(transactional_id, was, now)
+        if now.state is TransactionState.ONGOING and (was is None or was.state is not now.state):
+            self._began_ms[transactional_id] = now.started_ms - off_ms
+        self._timely(transactional_id, was, now, off_ms)
         self.last[transactional_id] = now
         world.count("record", "PREPARED" if now.is_prepared else now.state.name)
         world.tell(transactional_id, f"is {now.state.name}{' (prepared)' if now.is_prepared else ''}, producer "
@@ -168,12 +173,13 @@ class TxnChecks(BrokerChecks):
             if now.next_producer_id >= 0:
                 world.count("transaction", "epochs ran out")
 
-    def _timely(self, transactional_id: str, was: Transaction | None, now: Transaction) -> None:
+    def _timely(self, transactional_id: str, was: Transaction | None, now: Transaction, off_ms: float) -> None:
         """Check an abort that no client has requested since the transaction began."""
         world = self.world
         if was is None or was.state is not TransactionState.ONGOING or now.state is not TransactionState.PREPARE_ABORT:
             return
-        began_ms = -math.inf if world.are_clocks_wrong else was.started_ms - EPOCH_MS - CLOCKS_APART_MS
+        started_ms = self._began_ms[transactional_id]
+        began_ms = -math.inf if world.are_clocks_wrong else started_ms - EPOCH_MS - CLOCKS_APART_MS
         if world.may_be_aborted(transactional_id, prepared=was.is_prepared, since_ms=began_ms):
             return
         world.count("transaction", "timed out")
@@ -181,12 +187,12 @@ class TxnChecks(BrokerChecks):
             raise Violation(
                 "prepared", f"{transactional_id} was prepared, and is aborted; no client has asked for that"
             )
-        after_ms = now.updated_ms - was.started_ms
+        after_ms = now.updated_ms - off_ms - started_ms
         if not world.are_clocks_wrong and after_ms < now.timeout_ms - CLOCKS_APART_MS:
             raise Violation(
                 "timeout",
-                f"{transactional_id} is aborted {after_ms} ms after it began, and no client has asked for that; its "
-                f"timeout is {now.timeout_ms} ms",
+                f"{transactional_id} is aborted {after_ms:.0f} ms after it began, and no client has asked for that; "
+                f"its timeout is {now.timeout_ms} ms",
             )
 
     def fenced(self, producer: Producer) -> None:

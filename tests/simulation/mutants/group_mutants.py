@@ -17,7 +17,8 @@ from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Answer, Replay, Shard, ShardState, Tell
 from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.state_machine import Decision, ShardRecord
-from headrace_core.log import fencing
+from headrace_core.log import LogConfig, fencing
+from headrace_core.types import TopicPartition
 from tests.simulation.mutants.mutant import Mutant, Patch
 
 GROUPS = "groups"
@@ -234,6 +235,24 @@ def _the_last_marker_wins(self: OffsetsLogic, producer_id: int) -> dict[Any, Any
 
 def _requests_without_numbers(self: OffsetsLogic, request: Any, now_ms: int) -> Decision:
     return _commit_in_transaction(self, request._replace(sequence=0), now_ms)
+
+
+_fetched = OffsetsLogic._fetched
+
+
+def _the_commits_time_tells_namesakes(self: OffsetsLogic, request: Any, offsets: Any, *more: Any) -> Any:
+    """An offset of a topic that this coordinator does not know counts as new by the clock of its committer."""
+    loaded_ms, wanted = self._loaded_ms, more[1]
+    found = offsets.get(TopicPartition(wanted.topic, wanted.partition))
+    self._loaded_ms = 0 if found is None else found.commit_timestamp_ms
+    try:
+        return _fetched(self, request, offsets, *more)
+    finally:
+        self._loaded_ms = loaded_ms
+
+
+def _as_for_clients(self: LogConfig) -> LogConfig:
+    return self
 
 
 # -- members (the SDK's) -----------------------------------------------------------------------------------------------
@@ -474,6 +493,17 @@ MUTANTS = (
         "ForgetsTombstones",
         "deleted offsets come back with the next coordinator",
         Patch(OffsetsLogic, "remove", _forget_tombstones),
+    ),
+    _mutant(
+        "LeadersCheckTheTimesOfGroups",
+        "a leader refuses a coordinator's records for their timestamps",
+        Patch(LogConfig, "for_coordinators", _as_for_clients),
+    ),
+    _mutant(
+        "TheCommitsTimeTellsNamesakes",
+        "an offset of a new topic that only the former owner knew is taken for none",
+        Patch(OffsetsLogic, "_fetched", _the_commits_time_tells_namesakes),
+        hard=("topic_deleted", "metadata_late"),
     ),
     _mutant(
         "ReadsWithoutALease",

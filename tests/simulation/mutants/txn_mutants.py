@@ -26,7 +26,7 @@ from headrace_coordinator.transaction.transactions import TransactionsStateMachi
 from headrace_coordinator.transport import markers
 from headrace_coordinator.transport.markers import MarkerSender
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError
-from headrace_core.log import partition_log, transactions
+from headrace_core.log import LogConfig, partition_log, transactions
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, Checked, ProducerEntry, ProducerTable
 from headrace_core.log.transactions import Marker, TransactionalAppend
@@ -116,6 +116,17 @@ def _any_outcome_is_right(self: _StateMachine, request: Any, now_ms: int) -> Dec
     ):
         return Decision(reply=before.owner)
     return _end_asked(self, request, now_ms)
+
+
+_watch = _StateMachine._watch
+
+
+def _count_from_the_start(self: _StateMachine, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
+    _watch(self, transactional_id, transaction, min(transaction.started_ms, now_ms))
+
+
+def _as_for_clients(self: LogConfig) -> LogConfig:
+    return self
 
 
 # -- the coordinator: states -------------------------------------------------------------------------------------------
@@ -404,6 +415,10 @@ MUTANTS: tuple[Mutant, ...] = (
             faults=("hand_over_prepared",)),
     _mutant("TakesWhatIsOpen", "KIP-98: a new producer ends the open transaction",
             _with_rule(InitProducerId, _takes_what_is_open), faults=("producer_killed", "zombie")),
+    _mutant("CountsFromTheStart", "a take-over compares two nodes' clocks",
+            Patch(_StateMachine, "_watch", _count_from_the_start), faults=("coordinator_crash", "shards_move")),
+    _mutant("LeadersCheckTheTimesOfTransactions", "a leader and a coordinator have one clock (KIP-937)",
+            Patch(LogConfig, "for_coordinators", _as_for_clients)),
     _mutant("CompletesAnyToken", "KIP-939: a token names one transaction",
             _with_rule(CompleteTransaction, _complete_any_token), faults=("hand_over_prepared",)),
     _mutant("AnswersBeforeTheDecisionIsCommitted", "KIP-98: the decision is durable before it is answered",
