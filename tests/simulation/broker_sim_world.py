@@ -34,6 +34,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc.outage import Backoff
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import GOOD
+from tests.simulation import wrong_clocks
 from tests.simulation.broker_checks import BrokerChecks
 from tests.simulation.broker_clients import ConsumerModel, ProducerModel
 from tests.simulation.broker_liveness import prove_while_a_disk_is_full
@@ -150,6 +151,7 @@ class BrokerWorld(NodesWorld):
         super().__init__(plan, "brokers", settings, with_story=with_story)
         self.plan = plan
         self.coverage["half", "brokers"] = 1
+        self.coverage.update(wrong_clocks.events(plan.seed, wrong_clocks.BROKERS))
         self.numbers = iter(range(1 << 60))
         #: Functions of a story that decide which messages on followers' streams are lost.
         self.traps: list[Callable[[BrokerHost, BrokerHost, Any], bool]] = []
@@ -165,6 +167,8 @@ class BrokerWorld(NodesWorld):
         self._known: dict[int, int] = {}
         self._waiting: dict[int, Any] = {}
         self.hosts = [BrokerHost(self, number) for number in range(1, plan.brokers + 1)]
+        for host in self.hosts:
+            host.clock.jump(wrong_clocks.off_ms(plan.seed, wrong_clocks.BROKERS, host.number))
         self.checks = self._new_checks()
         self.producers = [ProducerModel(self, number) for number in range(plan.producers)]
         self.consumers = [ConsumerModel(self, number) for number in range(plan.consumers)]

@@ -37,6 +37,7 @@ from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of, shard_of, vacancy_of
 from headrace_core.testing.network import GOOD
 from headrace_core.types import TopicPartition
+from tests.simulation import wrong_clocks
 from tests.simulation.coordinators_side import CONTROLLERS, CoordinatorsSide
 from tests.simulation.group_checks import GroupChecks
 from tests.simulation.group_connections import CallPipe, MemberConnection
@@ -71,6 +72,7 @@ class GroupWorld(CoordinatorsSide):
         super().__init__(plan, "groups", settings, with_story=with_story)
         self.plan = plan
         self.coverage["part", "groups"] = 1
+        self.coverage.update(wrong_clocks.events(plan.seed, wrong_clocks.BROKERS, wrong_clocks.COORDINATORS))
         self.numbers = iter(range(1, 1 << 60))
         self.connections: list[MemberConnection] = []
         #: Members that ask only a broker with old metadata: member -> (number of metadata steps that the broker knows,

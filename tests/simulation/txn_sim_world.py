@@ -34,6 +34,7 @@ from headrace_core.metadata import BrokerEndpoint
 from headrace_core.metadata.shards import TRANSACTIONS_TOPIC, owner_of
 from headrace_core.testing.network import GOOD
 from headrace_core.types import TopicPartition, join_address
+from tests.simulation import wrong_clocks
 from tests.simulation.broker_node import CLUSTER
 from tests.simulation.broker_sim_world import BrokerWorld
 from tests.simulation.coordinators_side import CONTROLLERS, CoordinatorsSide
@@ -76,6 +77,7 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         super().__init__(plan, with_story=with_story)
         del self.coverage["half", "brokers"]
         self.coverage["part", "transactions"] = 1
+        self.coverage.update(wrong_clocks.events(plan.seed, wrong_clocks.COORDINATORS))
         self.settings = TransactionSettings(
             timeout_ms_max=60_000,
             expiration_ms=plan.expiration_ms,
