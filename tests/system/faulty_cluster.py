@@ -455,6 +455,18 @@ class FaultyCluster:
         finally:
             Dials().write(self.journal(name))
 
+    @contextmanager
+    def short_of_space(self, *names: str) -> Iterator[None]:
+        """Let the disks of the nodes report no free space during a ``with`` block. Without root, a test cannot fill
+        them."""
+        for name in names:
+            Dials(free_bytes=0).write(self.journal(name))
+        try:
+            yield
+        finally:
+            for name in names:
+                Dials().write(self.journal(name))
+
     @property
     def can_fail_fsync(self) -> bool:
         return self._preload is not None

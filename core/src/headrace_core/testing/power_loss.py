@@ -41,7 +41,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -57,16 +57,18 @@ _DIALS = "dials.json"
 
 @dataclass(frozen=True, slots=True)
 class Dials:
-    """Delays and failures of a disk. ``sync_errno``: the errno with which every sync fails (0: no sync fails)."""
+    """Delays and failures of a disk. ``sync_errno``: the errno with which every sync fails (0: no sync fails).
+    ``free_bytes``: the free space that the disk reports, although writes succeed (negative: the true one)."""
 
     sync_delay_ms: float = 0.0
     sync_errno: int = 0
+    free_bytes: int = -1
 
     def write(self, directory: Path) -> None:
         """Write the dials for the node whose journal is in ``directory``; the dials apply from the node's next sync
         on."""
         temporary = directory / f"{_DIALS}.tmp"
-        temporary.write_text(json.dumps({"sync_delay_ms": self.sync_delay_ms, "sync_errno": self.sync_errno}))
+        temporary.write_text(json.dumps(asdict(self)))
         temporary.replace(directory / _DIALS)
 
 
@@ -311,6 +313,10 @@ class PowerLossFileSystem(RealFileSystem):
                 self._dials = Dials(**json.load(file))
             self._dials_at = at
         return self._dials
+
+    def free_bytes(self, path: str) -> int:
+        wanted = self._dial().free_bytes
+        return super().free_bytes(path) if wanted < 0 else wanted
 
     def _syncing(self, path: str) -> None:
         dials = self._dial()
