@@ -22,6 +22,7 @@ from headrace_core.errors import (
     DiskFullError,
     HeadraceError,
     InvalidConfigError,
+    OutdatedVoterError,
     ServerShuttingDownError,
     StorageError,
 )
@@ -319,7 +320,7 @@ class ControllerHost:
                 world.fault_happened(torn[0], f"{self} loses power in the midst of writing")
             world.crash_now(self, world.draw_loss(self.rng) if torn is None else torn[1])
             return
-        except (CorruptLogError, StorageError) as error:
+        except (CorruptLogError, OutdatedVoterError, StorageError) as error:
             if not self.record.is_damaged:
                 raise Violation("recovery", f"{self} ends: {type(error).__name__}: {error}") from error
             world.tell(self, f"finds its disk damaged, and ends ({type(error).__name__})")

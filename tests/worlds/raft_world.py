@@ -256,6 +256,15 @@ class RaftWorld:
         replica.start()
         self.work(replica)
 
+    def connect(self) -> None:
+        """Let all replicas that run connect to each other, and deliver what they say."""
+        for replica in self._up(()):
+            for other in self._up(()):
+                replica.node.observe(other.key)
+        for replica in self._up(()):
+            self.work(replica)
+        self.settle()
+
     def elect(self, node_id: int) -> RaftNode:
         """Advance the time of one node only, until it is the leader."""
         for _ in range(100):

@@ -705,6 +705,14 @@ class CorruptLogError(HeadraceError):
     code, number = "CORRUPT_LOG", 1003
 
 
+class OutdatedVoterError(HeadraceError):
+    """A controller's directory is an older copy, which has lost votes or entries that other controllers remember.
+
+    The error ends the controller's process; no response contains it."""
+
+    code = "OUTDATED_VOTER"
+
+
 class ServerShuttingDownError(RetriableError):
     """The server is shutting down; connect to another server."""
 

@@ -213,6 +213,52 @@ def test_a_voter_that_lost_its_disk_is_refused_as_itself_and_taken_back_as_a_new
     writes.check()
 
 
+@pytest.mark.parametrize("whose", ["follower", "leader"])
+def test_a_voter_with_an_older_copy_of_its_directory_is_stopped_and_added_anew(cluster: Cluster, whose: str) -> None:
+    """Its own disk is sound: what the other controllers remember stops it (docs/operations/controllers.md)."""
+    cluster.up(3)
+    cluster_id = json.loads((cluster.data / "cluster.json").read_text())["cluster_id"]
+    leader = cluster.quorum()["leader_id"]
+    number = leader if whose == "leader" else next(each for each in (1, 2, 3) if each != leader)
+    directory, log = cluster.data / f"controller-{number}", cluster.data / "logs" / f"controller-{number}.log"
+    with Writes(cluster.bootstrap) as writes:
+        writes.goes_on()
+        cluster.kill("controller", number)
+        shutil.copytree(directory, cluster.data / "copy")
+        cluster.restart("controller", number)
+        if whose == "leader":
+            cluster("quorum", "transfer", str(number))
+        writes.goes_on()
+        key = cluster.key(number)
+        cluster.kill("controller", number)
+        shutil.rmtree(directory)
+        shutil.move(cluster.data / "copy", directory)
+        cluster.restart("controller", number, code=None)
+        until(lambda: cluster.pid("controller", number) is None, "the copy has stopped")
+        assert f"controller {key} has an older copy of its directory" in log.read_text()
+        assert f"`headrace quorum remove {key}`" in log.read_text()
+        again = cluster.restart("controller", number, code=1).err
+        assert "has an older copy of its directory" in again, "also when nobody remembers it any more"
+        shown = {each["id"]: each["is_outdated"] for each in cluster.quorum()["voters"]}
+        assert shown == {each: each == number for each in (1, 2, 3)}
+        assert "older copy" in cluster("quorum", "status").text
+        assert f"controller {number} has an older copy of its directory" in cluster("doctor", code=None).text
+        writes.goes_on()
+
+        shutil.move(directory, cluster.data / "set-aside")
+        format_ = ("format", "--config", cluster.config(number), "--cluster-id", cluster_id)
+        cluster(*format_, "--no-initial-controllers")
+        cluster.restart("controller", number)
+        until(lambda: [each["id"] for each in cluster.quorum()["observers"]] == [number], "it follows")
+        cluster("quorum", "remove", key)
+        cluster("quorum", "add", "--config", cluster.config(number))
+        assert cluster.voters() == [1, 2, 3]
+        assert not any(each["is_outdated"] for each in cluster.quorum()["voters"])
+        cluster("quorum", "transfer", str(number))
+        writes.goes_on()
+    writes.check()
+
+
 @pytest.mark.long
 def test_without_a_majority_status_says_so_soon_and_controllers_come_back_one_by_one(cluster: Cluster) -> None:
     cluster.up(3)

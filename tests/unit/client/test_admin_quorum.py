@@ -81,6 +81,7 @@ def test_the_quorum_as_its_leader_sees_it(controller: Controller, admin: Admin) 
         last_caught_up_timestamp_ms=6,
         usable_bytes=0,
         total_bytes=5,
+        is_outdated=True,
     )
     observer = admin_pb2.QuorumReplica(
         replica_id=4,
@@ -99,7 +100,8 @@ def test_the_quorum_as_its_leader_sees_it(controller: Controller, admin: Admin) 
     controller.answers["DescribeQuorum"].brokers.add(broker_id=3, metadata_offset=8, last_heartbeat_timestamp_ms=98)
     quorum = admin.describe_quorum()
     assert (quorum.leader_id, quorum.leader_epoch, quorum.high_watermark) == (1, 3, 8)
-    assert quorum.voters == (QuorumReplica(1, DIRECTORY, "h:1", 9, 0, 7, 6, usable_bytes=0, total_bytes=5),)
+    expected = QuorumReplica(1, DIRECTORY, "h:1", 9, 0, 7, 6, usable_bytes=0, total_bytes=5, is_outdated=True)
+    assert quorum.voters == (expected,)
     assert quorum.observers == (QuorumReplica(4, DIRECTORY, "", None, None, None, None),)
     assert quorum.voters[0].directory_id_text == id_to_text(DIRECTORY)
     assert quorum.brokers == (QuorumBroker(2, 7, 1, 40, 99), QuorumBroker(3, 8, 0, None, 98))

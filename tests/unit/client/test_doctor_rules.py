@@ -380,6 +380,16 @@ def test_a_voter_is_away_and_how_bad_that_is_depends_on_how_many_there_are() -> 
     assert "never since it leads" in finding.what
 
 
+def test_a_voter_has_an_older_copy_of_its_directory() -> None:
+    outdated = dataclasses.replace(voter(3, 60_000), is_outdated=True)
+    finding = only(quorum=quorum(voter(1), voter(2), outdated))
+    assert (finding.rule, finding.severity) == ("voter-outdated", "error")
+    assert "controller 3 has an older copy of its directory" in finding.what
+    assert f"`headrace quorum remove 3@{outdated.directory_id_text}`" in finding.cure
+    both = found(quorum=quorum(voter(1), voter(2, 60_000), outdated))
+    assert [(each.rule, each.severity) for each in both] == [("voter-away", "error"), ("voter-outdated", "error")]
+
+
 def test_nobody_leads_the_controllers() -> None:
     silent = NotAsked(what=THE_QUORUM, why="DescribeQuorum: not done in time [REQUEST_TIMED_OUT]")
     finding = only(quorum=None, not_asked=(silent,))

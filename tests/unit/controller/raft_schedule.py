@@ -39,7 +39,9 @@ OVERTAKEN = (0.0, 0.3, 0.7)
 
 
 class Schedule:
-    def __init__(self, seed: int, node_class: type[RaftNode] = RaftNode) -> None:
+    """``recall_ticks``: replicas that start or reconnect ask the others what they remember."""
+
+    def __init__(self, seed: int, node_class: type[RaftNode] = RaftNode, *, recall_ticks: int = 0) -> None:
         self.rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
         rng = self.rng
@@ -50,6 +52,7 @@ class Schedule:
             in_flight_messages_max=rng.choice([1, 4]),
             snapshot_chunk_bytes=rng.choice([7, 100, 10_000]),
             learner_lag_max=50,
+            recall_ticks=recall_ticks,
         )
         self.world = RaftWorld(voters(*range(1, size + 1)), settings=settings, seed=seed + 1, node_class=node_class)
         self.next_node = size + 1
@@ -151,6 +154,14 @@ class Schedule:
         for replica in self.world.replicas.values():
             if not replica.is_up and self.rng.random() < 0.7:
                 self.world.restart(replica)
+                self.connect(replica)
+
+    def connect(self, replica: Replica) -> None:
+        if self.world.settings.recall_ticks:
+            for other in self.up():
+                for one, another in ((replica, other), (other, replica)):
+                    one.node.observe(another.key)
+                    self.work(one)
 
     def cut(self) -> None:
         keys = list(self.world.replicas)
@@ -243,6 +254,7 @@ class Schedule:
         for replica in world.replicas.values():
             if not replica.is_up:
                 world.restart(replica)
+                self.connect(replica)
         for _ in range(200):
             for replica in self.up():
                 replica.node.tick()

@@ -20,7 +20,7 @@ from headrace_controller.raft import (
     TimeoutNow,
     quorum_status,
 )
-from headrace_core.errors import CorruptLogError, NotControllerError
+from headrace_core.errors import NotControllerError, OutdatedVoterError
 from tests.unit.controller.test_raft_traps import SETTINGS, cut_off, lead_again, world_of
 from tests.worlds.raft_world import RaftWorld, key, voters
 
@@ -556,7 +556,9 @@ def test_a_disk_that_lost_what_it_acknowledged_is_informed_by_the_leader() -> No
     world.restart(third)
     world.tick(1)
     with pytest.raises(
-        CorruptLogError, match=r"controller 1@\w+ received acknowledgements up to 4, but the log ends at 2"
+        OutdatedVoterError,
+        match=r"controller 1@\w+ remembers that it acknowledged the log up to offset 4, but its "
+        "log ends at 2",
     ):
         world.settle()
 

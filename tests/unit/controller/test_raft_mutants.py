@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace_controller.raft import HeartbeatResponse, RaftNode
-from headrace_core.errors import CorruptLogError
+from headrace_core.errors import OutdatedVoterError
 from tests.simulation.mutants import raft_without_guards as broken
 from tests.unit.controller import test_raft_lost_connections as connections
 from tests.unit.controller import test_raft_more_traps as more
@@ -80,7 +80,7 @@ def test_a_guard_that_is_removed_is_missed(mutant: type[RaftNode]) -> None:
     for seed in (KILLED_BY.get(mutant, 0), *range(SCHEDULES_MAX)):
         try:
             Schedule(seed, mutant).run()
-        except (AssertionError, CorruptLogError) as error:  # a check of this test, or an assertion of the product
+        except (AssertionError, OutdatedVoterError) as error:  # a check of this test, or an assertion of the product
             print(f"{mutant.__name__}: killed by seed {seed}: {str(error)[:160]}")
             return
     raise AssertionError(f"{mutant.__name__} ({mutant.__doc__}) survived {SCHEDULES_MAX} schedules")
@@ -92,5 +92,5 @@ def test_a_story_misses_its_guard(
 ) -> None:
     story()
     monkeypatch.setattr(raft_world, "NODE_CLASS", mutant)
-    with pytest.raises((AssertionError, CorruptLogError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, OutdatedVoterError, pytest.fail.Exception)):
         story()

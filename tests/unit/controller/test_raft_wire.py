@@ -19,7 +19,11 @@ from headrace_controller.raft import (
     EntryKind,
     HeartbeatRequest,
     HeartbeatResponse,
+    OutdatedNotice,
     Place,
+    RecallRequest,
+    RecallResponse,
+    Remembered,
     ReplicaKey,
     Room,
     SnapshotId,
@@ -87,11 +91,17 @@ bodies: st.SearchStrategy[Body] = st.one_of(
     st.builds(VoteResponse, st.integers(0, 2**31 - 1), terms, st.booleans(), st.booleans()),
     append_requests(),
     st.builds(AppendResponse, terms, st.integers(-1, 2**62), places, st.booleans()),
-    st.builds(HeartbeatRequest, terms, offsets, offsets),
+    st.builds(HeartbeatRequest, terms, offsets, offsets, offsets, offsets),
     st.builds(HeartbeatResponse, terms, offsets, st.none() | st.builds(Room, offsets, offsets)),
     snapshot_requests(),
     st.builds(SnapshotResponse, terms, places, offsets, st.booleans()),
     st.builds(TimeoutNow, terms),
+)
+#: Messages that older controllers do not know.
+later: st.SearchStrategy[Body] = st.one_of(
+    st.builds(RecallRequest, terms),
+    st.builds(RecallResponse, terms, st.builds(Remembered, terms, st.none() | keys, offsets, offsets)),
+    st.builds(OutdatedNotice, terms),
 )
 
 
@@ -109,6 +119,14 @@ def test_what_goes_in_comes_out(sent: list[Body]) -> None:
     assert [v.addresses for body in got for v in voters_in(body)] == [
         v.addresses for body in sent for v in voters_in(body)
     ], "addresses are no part of who is who, and travel all the same"
+
+
+@given(st.lists(later, max_size=4))
+def test_an_older_controller_does_not_notice_what_it_does_not_know(sent: list[Body]) -> None:
+    envelope = wire.envelope_of([*sent, TimeoutNow(1)])
+    assert [each.WhichOneof("body") for each in envelope.messages] == ["timeout_now"]
+    got = wire.read_envelope(raft_pb2.RaftEnvelope.FromString(envelope.SerializeToString()))
+    assert got == [TimeoutNow(1), *sent]
 
 
 @given(st.lists(bodies, min_size=1, max_size=3), st.integers(0, 2**32), st.integers(1, 4))

@@ -300,7 +300,8 @@ class QuorumReplica:
     offsets behind the leader. ``last_fetch_timestamp_ms``: when the leader last received a fetch from the controller.
     ``last_caught_up_timestamp_ms``: when the controller last had all of the leader's log (within a tenth of
     controller.quorum.election.timeout.ms). ``usable_bytes``: free bytes on its disk beyond log.dir.reserve.bytes, 0
-    during a shortage; ``total_bytes``: size of the disk.
+    during a shortage; ``total_bytes``: size of the disk. ``is_outdated``: the voter stopped for good, because its
+    directory is an older copy.
     """
 
     replica_id: int
@@ -312,6 +313,7 @@ class QuorumReplica:
     last_caught_up_timestamp_ms: int | None
     usable_bytes: int | None = None
     total_bytes: int | None = None
+    is_outdated: bool = False
 
     @property
     def directory_id_text(self) -> str:

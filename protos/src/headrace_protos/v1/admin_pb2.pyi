@@ -440,7 +440,7 @@ class QuorumBroker(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., lag: _Optional[int] = ..., metadata_lag_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class QuorumReplica(_message.Message):
-    __slots__ = ("replica_id", "directory_id", "address", "log_end_offset", "lag", "last_fetch_timestamp_ms", "last_caught_up_timestamp_ms", "usable_bytes", "total_bytes")
+    __slots__ = ("replica_id", "directory_id", "address", "log_end_offset", "lag", "last_fetch_timestamp_ms", "last_caught_up_timestamp_ms", "usable_bytes", "total_bytes", "is_outdated")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -450,6 +450,7 @@ class QuorumReplica(_message.Message):
     LAST_CAUGHT_UP_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     USABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_OUTDATED_FIELD_NUMBER: _ClassVar[int]
     replica_id: int
     directory_id: bytes
     address: str
@@ -459,7 +460,8 @@ class QuorumReplica(_message.Message):
     last_caught_up_timestamp_ms: int
     usable_bytes: int
     total_bytes: int
-    def __init__(self, replica_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., address: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., last_fetch_timestamp_ms: _Optional[int] = ..., last_caught_up_timestamp_ms: _Optional[int] = ..., usable_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+    is_outdated: bool
+    def __init__(self, replica_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., address: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., last_fetch_timestamp_ms: _Optional[int] = ..., last_caught_up_timestamp_ms: _Optional[int] = ..., usable_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., is_outdated: _Optional[bool] = ...) -> None: ...
 
 class AddRaftVoterRequest(_message.Message):
     __slots__ = ("cluster_id", "timeout_ms", "voter_id", "voter_directory_id", "address")

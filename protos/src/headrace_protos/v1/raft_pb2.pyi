@@ -9,12 +9,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RaftEnvelope(_message.Message):
-    __slots__ = ("hello", "messages")
+    __slots__ = ("hello", "messages", "later_messages")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LATER_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     hello: RaftHello
     messages: _containers.RepeatedCompositeFieldContainer[RaftMessage]
-    def __init__(self, hello: _Optional[_Union[RaftHello, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[RaftMessage, _Mapping]]] = ...) -> None: ...
+    later_messages: _containers.RepeatedCompositeFieldContainer[RaftMessage]
+    def __init__(self, hello: _Optional[_Union[RaftHello, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[RaftMessage, _Mapping]]] = ..., later_messages: _Optional[_Iterable[_Union[RaftMessage, _Mapping]]] = ...) -> None: ...
 
 class RaftHello(_message.Message):
     __slots__ = ("cluster_id", "sender", "expected", "address")
@@ -53,7 +55,7 @@ class RaftVoter(_message.Message):
     def __init__(self, key: _Optional[_Union[RaftReplicaKey, _Mapping]] = ..., address: _Optional[str] = ...) -> None: ...
 
 class RaftMessage(_message.Message):
-    __slots__ = ("term", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "snapshot_request", "snapshot_response", "timeout_now")
+    __slots__ = ("term", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "snapshot_request", "snapshot_response", "timeout_now", "recall_request", "recall_response", "outdated_notice")
     TERM_FIELD_NUMBER: _ClassVar[int]
     VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     VOTE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +66,9 @@ class RaftMessage(_message.Message):
     SNAPSHOT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
+    RECALL_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RECALL_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    OUTDATED_NOTICE_FIELD_NUMBER: _ClassVar[int]
     term: int
     vote_request: RaftVoteRequest
     vote_response: RaftVoteResponse
@@ -74,7 +79,10 @@ class RaftMessage(_message.Message):
     snapshot_request: RaftSnapshotRequest
     snapshot_response: RaftSnapshotResponse
     timeout_now: RaftTimeoutNow
-    def __init__(self, term: _Optional[int] = ..., vote_request: _Optional[_Union[RaftVoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[RaftVoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[RaftAppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[RaftAppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[RaftHeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[RaftHeartbeatResponse, _Mapping]] = ..., snapshot_request: _Optional[_Union[RaftSnapshotRequest, _Mapping]] = ..., snapshot_response: _Optional[_Union[RaftSnapshotResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[RaftTimeoutNow, _Mapping]] = ...) -> None: ...
+    recall_request: RaftRecallRequest
+    recall_response: RaftRecallResponse
+    outdated_notice: RaftOutdatedNotice
+    def __init__(self, term: _Optional[int] = ..., vote_request: _Optional[_Union[RaftVoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[RaftVoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[RaftAppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[RaftAppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[RaftHeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[RaftHeartbeatResponse, _Mapping]] = ..., snapshot_request: _Optional[_Union[RaftSnapshotRequest, _Mapping]] = ..., snapshot_response: _Optional[_Union[RaftSnapshotResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[RaftTimeoutNow, _Mapping]] = ..., recall_request: _Optional[_Union[RaftRecallRequest, _Mapping]] = ..., recall_response: _Optional[_Union[RaftRecallResponse, _Mapping]] = ..., outdated_notice: _Optional[_Union[RaftOutdatedNotice, _Mapping]] = ...) -> None: ...
 
 class RaftVoteRequest(_message.Message):
     __slots__ = ("end", "is_pre_vote", "is_transfer")
@@ -143,12 +151,16 @@ class RaftAppendResponse(_message.Message):
     def __init__(self, previous_offset: _Optional[int] = ..., match: _Optional[_Union[RaftPlace, _Mapping]] = ..., is_rejected: _Optional[bool] = ...) -> None: ...
 
 class RaftHeartbeatRequest(_message.Message):
-    __slots__ = ("committed_offset", "round")
+    __slots__ = ("committed_offset", "round", "acknowledged_offset", "durable_offset")
     COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     committed_offset: int
     round: int
-    def __init__(self, committed_offset: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+    acknowledged_offset: int
+    durable_offset: int
+    def __init__(self, committed_offset: _Optional[int] = ..., round: _Optional[int] = ..., acknowledged_offset: _Optional[int] = ..., durable_offset: _Optional[int] = ...) -> None: ...
 
 class RaftHeartbeatResponse(_message.Message):
     __slots__ = ("round", "usable_bytes", "total_bytes")
@@ -185,5 +197,25 @@ class RaftSnapshotResponse(_message.Message):
     def __init__(self, place: _Optional[_Union[RaftPlace, _Mapping]] = ..., position: _Optional[int] = ..., is_installed: _Optional[bool] = ...) -> None: ...
 
 class RaftTimeoutNow(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RaftRecallRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RaftRecallResponse(_message.Message):
+    __slots__ = ("remembered_term", "vote", "end_offset", "kept_offset")
+    REMEMBERED_TERM_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEPT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    remembered_term: int
+    vote: RaftReplicaKey
+    end_offset: int
+    kept_offset: int
+    def __init__(self, remembered_term: _Optional[int] = ..., vote: _Optional[_Union[RaftReplicaKey, _Mapping]] = ..., end_offset: _Optional[int] = ..., kept_offset: _Optional[int] = ...) -> None: ...
+
+class RaftOutdatedNotice(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

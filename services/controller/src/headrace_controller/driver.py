@@ -23,6 +23,7 @@ from headrace_core.errors import (
     HeadraceError,
     NotControllerError,
     OffsetNotAvailableError,
+    OutdatedVoterError,
     RequestTimedOutError,
     ServerBusyError,
     ServerShuttingDownError,
@@ -43,6 +44,7 @@ __all__ = ["Answer", "ControllerDriver"]
 T = TypeVar("T")
 
 QUEUED_REQUESTS_MAX = 20_000  #: Maximum number of requests in the controller's queue.
+_NOTICE_S = 0.2  #: Seconds for the last messages of a voter with an older copy of its directory.
 _HAND_OVER_S = 1.0  #: Seconds that a stopping leader waits until its successor leads.
 
 
@@ -229,7 +231,7 @@ class ControllerDriver:
 
     async def run(self) -> None:
         """Run turns until ``stop`` is called. Raises OSError or StorageError if the disk fails, and CorruptLogError if
-        the log is damaged. The process must end after an error of the disk or the log."""
+        the log is damaged, and OutdatedVoterError if the directory is an older copy. The process must end then."""
         controller, loop = self.controller, asyncio.get_running_loop()
         try:
             while not (self._stopping and not controller.queued):
@@ -251,6 +253,10 @@ class ControllerDriver:
                 await asyncio.sleep(0)  # accept the requests that arrived during the turn, and send the answers
             if self._failure is not None:  # a disk that failed during the last turn had no clean stop
                 raise self._failure
+        except OutdatedVoterError as error:
+            controller.withdraw(error)
+            await asyncio.sleep(_NOTICE_S)
+            raise
         except CorruptLogError as error:
             raise CorruptLogError(
                 f"{error.message}. This controller stops: restore its directory, or format an empty one and add it "

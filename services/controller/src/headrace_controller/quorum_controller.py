@@ -58,6 +58,7 @@ from headrace_core.errors import (
     DiskFullError,
     HeadraceError,
     NotControllerError,
+    OutdatedVoterError,
     RequestTimedOutError,
 )
 from headrace_core.metadata import MetadataImage
@@ -77,12 +78,14 @@ from .raft import (
     EntryKind,
     HeartbeatResponse,
     Message,
+    OutdatedNotice,
     RaftNode,
     Ready,
     ReplicaKey,
     Role,
     VoterSet,
 )
+from .raft.memory import Memory
 from .raft.progress import Mode, Progress
 from .settings import QuorumSettings
 from .snapshotting import SnapshotSchedule
@@ -327,7 +330,7 @@ class QuorumController:
     def _is_sole_voter(self) -> bool:
         return self._raft.voters.keys == (self.key,)
 
-    def _new_raft(self) -> RaftNode:
+    def _new_raft(self, memory: Memory | None = None) -> RaftNode:
         """Create Raft's state from the state on the disk. If the disk has no voters, this node is the sole voter."""
         return RaftNode(
             self.key,
@@ -335,6 +338,7 @@ class QuorumController:
             self._storage,
             draw=self._draw,
             settings=self.settings.raft,
+            memory=memory,
             control=self._encode_control,
         )
 
@@ -415,6 +419,13 @@ class QuorumController:
             self._tell(done, self.not_controller())
         except HeadraceError as error:
             self._tell(done, error)
+
+    def withdraw(self, error: OutdatedVoterError) -> None:
+        """This voter's directory is an older copy: never use the directory again, and tell the other replicas."""
+        logger.error("%s", error.message)
+        self._storage.withdraw(error.message)
+        others = {*self._raft.voters, *self._observers} - {self.key}
+        self._send([Message(self.key, key, OutdatedNotice(self.term)) for key in sorted(others)])
 
     def fail_all(self, error: HeadraceError) -> None:
         """Fail all waiting requests with ``error`` at the end of the process. Requests whose entries are being written
@@ -746,7 +757,7 @@ class QuorumController:
         self._snapshot_is_sound = True
         self._active_term = -1
         self._core.resign()
-        self._raft = self._new_raft()
+        self._raft = self._new_raft(self._raft.recollections())
         # This node counts as a sole voter only if it is a sole voter before and after the restart. The restart may drop
         # the entry of a voter change.
         alone = was_alone and self._is_sole_voter

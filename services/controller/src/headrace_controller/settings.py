@@ -29,7 +29,9 @@ class QuorumSettings:
     #: Maps a node id to "host:port", for voters whose address is not in the metadata log (controller.quorum.voters).
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(
-        default_factory=lambda: RaftSettings(election_ticks=_TICKS, heartbeat_ticks=_HEARTBEAT_TICKS)
+        default_factory=lambda: RaftSettings(
+            election_ticks=_TICKS, heartbeat_ticks=_HEARTBEAT_TICKS, recall_ticks=_TICKS
+        )
     )
 
     @property

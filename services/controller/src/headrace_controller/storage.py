@@ -3,6 +3,7 @@
     __cluster_metadata-0/                 the metadata log, an ordinary log of record batches (headrace_core.log)
     __cluster_metadata-0/....checkpoint   snapshots of the state (snapshots.py)
     __cluster_metadata-0/quorum-state     term and vote (quorum_state.py)
+    __cluster_metadata-0/outdated-copy    the directory is an older copy, and is never used again (raft/memory.py)
 
 The directory is locked while a controller uses it. Opening the directory truncates an incomplete batch at the end of
 the log. Damage before the last batch raises CorruptLogError, and the controller does not start: a metadata log with a
@@ -51,12 +52,19 @@ from dataclasses import replace
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
-from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, OffsetOutOfRangeError, StorageError
+from headrace_core.errors import (
+    CorruptLogError,
+    DiskFullError,
+    HeadraceError,
+    OffsetOutOfRangeError,
+    OutdatedVoterError,
+    StorageError,
+)
 from headrace_core.log.appending import Append
 from headrace_core.log.checkpoints import RECOVERY_POINTS, read_offsets
 from headrace_core.log.config import LogConfig
 from headrace_core.log.directory import LogDirectory
-from headrace_core.log.files import FileSystem
+from headrace_core.log.files import FileSystem, read_file, write_file_atomically
 from headrace_core.log.space import SpaceGauge
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
 from headrace_core.metadata.codec import MetadataBatch, decode_batches
@@ -80,6 +88,8 @@ __all__ = [
 ]
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
+#: File in the directory of the log: the directory is an older copy, and must never be used again. It has the reason.
+OUTDATED = "outdated-copy"
 METADATA_TOPIC_ID = uuid.UUID(int=1)  #: The topic id that Kafka reserves for the metadata log.
 
 logger = logging.getLogger("headrace.controller")
@@ -115,6 +125,13 @@ def _refuse_lost_log(fs: FileSystem, root: str) -> None:
     path = f"{root}/{METADATA_PARTITION}"
     if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
         raise CorruptLogError(f"{path} is missing: restore it, or {_AS_A_NEW_ONE}")
+
+
+def _refuse_outdated(fs: FileSystem, root: str) -> None:
+    """Refuse a directory that was found to be an older copy; the file has the error's text."""
+    with contextlib.suppress(FileNotFoundError):
+        reason = read_file(fs, f"{root}/{METADATA_PARTITION}/{OUTDATED}").decode(errors="replace")
+        raise OutdatedVoterError(reason)
 
 
 def _damaged(error: CorruptLogError) -> CorruptLogError:
@@ -173,10 +190,12 @@ class MetadataStorage:
         segment_bytes: int | None = None,
     ) -> MetadataStorage:
         """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError if the directory is
-        unformatted or belongs to another node. Raises StorageError if another process uses the directory, and
-        DiskFullError if the disk has no space for a new file of the log. Raises also CorruptLogError,
-        UnsupportedVersionError, and OSError. ``segment_bytes``: size of the log's segments; None: SEGMENT_BYTES."""
+        unformatted or belongs to another node, and OutdatedVoterError if it is an older copy. Raises StorageError if
+        another process uses the directory, and DiskFullError if the disk has no space for a new file of the log. Raises
+        also CorruptLogError, UnsupportedVersionError, and OSError. ``segment_bytes``: size of the log's segments; None:
+        SEGMENT_BYTES."""
         _refuse_lost_log(fs, root.rstrip("/"))
+        _refuse_outdated(fs, root.rstrip("/"))
         config = _LOG_CONFIG if segment_bytes is None else replace(_LOG_CONFIG, segment_bytes=segment_bytes)
         try:
             return cls._open(fs, root, clock, cluster_id, node_id, reserve_bytes, config)
@@ -282,6 +301,13 @@ class MetadataStorage:
         """Save the term and the vote, durably. Raises DiskFullError; the disk then still has the old term and vote."""
         write_quorum_state(self._fs, self._log.directory, state)
         self.hard_state = state
+
+    def withdraw(self, reason: str) -> None:
+        """Write durably that this directory is an older copy; ``open`` then refuses it."""
+        try:
+            write_file_atomically(self._fs, f"{self._log.directory}/{OUTDATED}", reason.encode())
+        except OSError as error:  # the next start asks the other voters again
+            logger.error("%s: cannot mark the directory as an older copy: %s", self._log.directory, error)
 
     def refusal(self, records: int) -> DiskFullError | None:
         """The error if the disk has no space for ``records`` more records in the log; None if it has space. The check

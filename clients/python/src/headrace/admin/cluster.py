@@ -87,6 +87,7 @@ def _replica(item: Any) -> QuorumReplica:
         last_caught_up_timestamp_ms=_known(item.last_caught_up_timestamp_ms),
         usable_bytes=item.usable_bytes if item.HasField("usable_bytes") else None,
         total_bytes=item.total_bytes if item.HasField("total_bytes") else None,
+        is_outdated=item.is_outdated,
     )
 
 

@@ -225,6 +225,7 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
         "lag": replica.lag,
         "last_fetch_timestamp_ms": replica.last_fetch_timestamp_ms,
         "last_caught_up_timestamp_ms": replica.last_caught_up_timestamp_ms,
+        "is_outdated": replica.is_outdated,
     }
 
 
@@ -271,7 +272,7 @@ def _show(quorum: QuorumInfo, output: OutputFormat) -> None:
                 each.lag,
                 _time(each.last_fetch_timestamp_ms),
                 _time(each.last_caught_up_timestamp_ms),
-                role,
+                "older copy" if each.is_outdated else role,
             )
             for each, role in rows
         ],

@@ -297,9 +297,10 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
     away = [
         voter
         for voter in quorum.voters
-        if voter.last_fetch_timestamp_ms is None or now_ms - voter.last_fetch_timestamp_ms > VOTER_SILENT_MS
+        if not voter.is_outdated
+        and (voter.last_fetch_timestamp_ms is None or now_ms - voter.last_fetch_timestamp_ms > VOTER_SILENT_MS)
     ]
-    spare = (len(quorum.voters) - 1) // 2 - len(away)
+    spare = (len(quorum.voters) - 1) // 2 - len(away) - sum(voter.is_outdated for voter in quorum.voters)
     for voter in away:
         fetched = "never since it leads" if voter.last_fetch_timestamp_ms is None else (
             f"not for {(now_ms - voter.last_fetch_timestamp_ms) / 1000:.0f} s"
@@ -314,6 +315,23 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
             + f"; if its disk is lost, `headrace quorum remove {voter.replica_id}@{voter.directory_id_text}` and "
             "format it again (docs/operations/controllers.md)",
         )
+
+
+@rule("voter-outdated")
+def voter_outdated(facts: Facts) -> Iterator[Finding]:
+    """A voter came back with an older copy of its directory, and stopped."""
+    for voter in () if facts.quorum is None else facts.quorum.voters:
+        if voter.is_outdated:
+            key = f"{voter.replica_id}@{voter.directory_id_text}"
+            yield Finding(
+                "voter-outdated",
+                Severity.ERROR,
+                f"controller {voter.replica_id} has an older copy of its directory: it has forgotten votes or metadata "
+                "that it acknowledged, and stopped; a majority of all voters, this one included, is still needed",
+                f"controller {key} at {voter.address or 'an unknown address'}",
+                "add it as a new voter: move its directory away, `headrace format --no-initial-controllers`, start it, "
+                f"`headrace quorum remove {key}`, `headrace quorum add` (docs/operations/controllers.md)",
+            )
 
 
 @rule("metadata-old")

@@ -380,6 +380,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
             last_caught_up_timestamp_ms=self._time_of(each.caught_up_ticks_ago, now_ms),
             usable_bytes=None if each.room is None else each.room.usable_bytes,
             total_bytes=None if each.room is None else each.room.total_bytes,
+            is_outdated=each.is_outdated,
         )
 
     def _quorum_broker(self, seen: BrokerSeen) -> admin_pb2.QuorumBroker:

@@ -15,9 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
-from headrace_core.errors import CorruptLogError
-
-from .types import Entry, Place, ReplicaKey, SnapshotId, Stored, VoterSet
+from .types import Entry, Place, SnapshotId, Stored, VoterSet
 
 
 class LogView(Protocol):
@@ -135,17 +133,6 @@ class RaftLog:
         log's start."""
         found = bisect_right(self._terms, offset, key=lambda item: item[1])
         return self._terms[found - 1] if found else (self._start.place.term, self._start.place.offset)
-
-    def check_kept(self, offset: int, leader: ReplicaKey) -> None:
-        """Raise CorruptLogError if the log ends below ``offset``, because the disk has then lost acknowledged entries.
-        ``offset`` is a commit offset of the leader, at most the offset that this replica acknowledged in the leader's
-        term. Without the check of the log's end, the leader and a replica that lost entries would wait for each other
-        forever."""
-        if offset > self.end_offset:
-            raise CorruptLogError(
-                f"this disk lost acknowledged entries of the metadata log: controller {leader} received "
-                f"acknowledgements up to {offset}, but the log ends at {self.end_offset}"
-            )
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
         """Entries, beginning with the entry that contains ``offset``: about ``max_bytes``, and at least one entry if

@@ -30,16 +30,15 @@ The invariants of Raft, and where an implementation easily breaks them:
 * Counting replicas commits only entries of the leader's own term; earlier entries are committed together with an entry
   of that term (5.4.2, figure 8). To be able to commit, each term begins with an entry of its leader. Reads and changes
   of the voters wait until the first entry of the term is committed (6.4; the fix to 4.1).
-* Voters change one at a time, and each change waits until the previous change is committed (4.1). The latest voter set
-  in the log is in effect at once; if its entry is truncated, the previous voter set is in effect.
-* A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). A replica that was
-  removed, or that is connected to only some voters, cannot depose the leader, because a majority refuses its requests.
-  Only a leadership transfer makes a replica vote although it receives messages from a leader.
+* Voters change one at a time, each change after the commit of the previous one (4.1). The log's latest voter set is in
+  effect at once; if its entry is truncated, the previous voter set is.
+* A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6), so a replica that was
+  removed, or is connected to only some voters, cannot depose the leader. Only a leadership transfer overrides this.
 * A replica ignores a message to its node id with another directory id, because the message was meant for the disk that
   was lost (KIP-853).
+* A replica with an older copy of its directory is found by what the others remember of it, and stops (memory.py).
 
-A ``Ready`` lists the work to do (see types.py). The driver carries out one ``Ready`` at a time; the driver may call
-``step`` while it carries out a ``Ready``.
+A ``Ready`` lists the work to do (types.py). The driver carries out one at a time, and may call ``step`` meanwhile.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ from headrace_core.errors import NotControllerError
 
 from .election_timer import ElectionTimer
 from .log import LogView, RaftLog
+from .memory import Memory, Questions, contradiction, outdated_error
 from .progress import Mode, Progress
 from .quorum import (
     Outcome,
@@ -77,10 +77,14 @@ from .types import (
     HeartbeatRequest,
     HeartbeatResponse,
     Message,
+    OutdatedNotice,
     Place,
     RaftSettings,
     ReadState,
     Ready,
+    RecallRequest,
+    RecallResponse,
+    Remembered,
     ReplicaKey,
     Role,
     Room,
@@ -96,7 +100,7 @@ from .types import (
 
 
 class RaftNode:
-    """See the module. ``draw`` gives the random election timeouts, so that split votes are rare (5.2)."""
+    """See the module. ``draw`` gives the random election timeouts (5.2). ``memory``: what the process remembers."""
 
     def __init__(
         self,
@@ -106,15 +110,15 @@ class RaftNode:
         *,
         draw: Draw,
         settings: RaftSettings | None = None,
+        memory: Memory | None = None,
         control: EncodeControl = lambda kind, term, base_offset, voters: b"",
     ) -> None:
         self.key = key
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: All entries below the offset ``committed`` are committed. The commit offset itself is not stored. After a
-        #: restart, ``committed`` begins at the newest snapshot; later a leader sends the offset, or commits the later
-        #: entries again.
+        #: All entries below this offset are committed. The offset is not stored: after a restart it begins at the
+        #: newest snapshot, until a leader sends it, or commits the later entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
         #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
         #: and votes.
@@ -123,13 +127,16 @@ class RaftNode:
         self.room: Room | None = None
         self._control = control
         # The log may have a higher term than a lost or outdated term file, and a replica must never use a term again.
-        saved = stored.hard_state
+        self._saved = saved = stored.hard_state
         self._state = saved if saved.term >= self.log.last_term else HardState(self.log.last_term)
-        self._saved = saved
         self._leader: ReplicaKey | None = None
         self._ticks = 0
         self._votes: dict[ReplicaKey, bool] = {}
         self._election_timer = ElectionTimer(self.settings.election_ticks, draw)
+        self._memory = memory or Memory()
+        self._questions = Questions({*self.log.voters} - {key}, self.settings.recall_ticks)
+        #: Replicas that stopped for good, because their directories are older copies.
+        self.outdated: set[ReplicaKey] = set()
         self._observers: set[ReplicaKey] = set()  #: Followers that do not vote; a leader replicates to them.
         # State of a leader
         self._progress: dict[ReplicaKey, Progress] = {}
@@ -187,14 +194,12 @@ class RaftNode:
 
     @property
     def _may_stand(self) -> bool:
-        """Whether this replica may stand for election: it is a voter, or was a voter before a voter change that may not
-        be committed. A former voter may be the only replica whose log is long enough to win an election, although its
-        own vote does not count (4.2.2)."""
+        """Whether this replica may stand for election: it is a voter, or was one before a change that may not be
+        committed. A former voter's log may be the only one that is long enough, although its vote does not count."""
         return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
     def _is_alone(self) -> bool:
-        """Whether this replica is the only voter and does not lead yet."""
         return self.log.voters.keys == (self.key,) and self.role is Role.FOLLOWER
 
     def progress_of(self, key: ReplicaKey) -> Progress | None:
@@ -217,16 +222,14 @@ class RaftNode:
 
     @property
     def ticks(self) -> int:
-        """Number of ticks since the start of this process."""
         return self._ticks
 
     @property
     def ticks_until_due(self) -> int:
-        """Number of ticks until a tick may have an effect, unless a message or a request arrives earlier. The number of
-        ticks is at least 1 and at most the heartbeat interval plus one. After a sleep longer than the returned number
-        of ticks, the driver could not detect a pause of its process."""
+        """Number of ticks until a tick may have an effect, unless a message or a request arrives earlier: at least 1,
+        and at most the heartbeat interval plus one, so that the driver can detect a pause of its process."""
         most = self.settings.heartbeat_ticks + 1
-        if self._transfer_to is not None:
+        if self._transfer_to is not None or self._questions.are_open:
             left = 1
         elif self.role is Role.LEADER:
             left = min(
@@ -245,23 +248,36 @@ class RaftNode:
         """Advance the replica's time by one tick."""
         self._ticks += 1
         self._election_timer.tick()
-        if self.role is Role.LEADER:
+        if self._questions.are_open:
+            self._tick_as_asking()
+        elif self.role is Role.LEADER:
             self._tick_as_leader()
         elif self._may_stand and (self._election_timer.is_expired or self._is_alone):
             self._become_prospective()
 
     def step(self, message: Message) -> None:
-        """Process a message; messages may be repeated, late or out of order."""
+        """Process a message; messages may be repeated, late or out of order. Raises OutdatedVoterError if the message
+        shows that this replica's directory is an older copy; from then on the replica ignores every message."""
         sender, body = message.sender, message.body
-        if message.to != self.key or sender == self.key:
+        if message.to != self.key or sender == self.key or self.key in self.outdated:
             return
+        if isinstance(body, RecallRequest | RecallResponse | OutdatedNotice):
+            self._on_recall(sender, body)
+            return
+        if self._questions.are_open:
+            self._questions.hold(message)
+            self._step_held()
+            return
+        if sender in self.outdated:
+            return
+        if sender in self.voters:
+            self._memory.note_message(self.key, sender, body)
         if isinstance(body, VoteRequest):
             self._on_vote_request(sender, body)
             return
         if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
-            # A response to a pre-vote is never stale: its ``term`` is the voter's current term, which may be lower than
-            # this node's term. The field ``asked_term`` has the term of the election for which the pre-vote was
-            # requested.
+            # A response to a pre-vote is never stale: its ``term`` is the voter's, which may be lower than this node's;
+            # ``asked_term`` is the term of the election.
             self._answer_stale(sender, body)
             return
         if body.term > self.term:
@@ -274,10 +290,9 @@ class RaftNode:
                 self._on_append(sender, body)
             case HeartbeatRequest():
                 self._follow(sender)
-                self.log.check_kept(body.committed, sender)
+                self._compare(sender, Remembered(self.term, end=max(body.committed, body.acknowledged)))
                 self._commit(body.committed)
-                # Of a HeartbeatResponse, only the term must be durable. If the term is already durable, the
-                # HeartbeatResponse need not wait for the disk.
+                # Of the answer, only the term must be durable: if it is, the answer need not wait for the disk.
                 say = self._send if self._state == self._saved else self._reply
                 say(sender, HeartbeatResponse(self.term, body.round, self.room))
             case SnapshotRequest():
@@ -290,32 +305,29 @@ class RaftNode:
                 self._on_answer_to_leader(sender, body)
 
     def propose(self, data: bytes, count: int) -> Entry:
-        """Append an entry with the bytes ``data``, which takes ``count`` offsets. Raises NotControllerError if this
-        node is not the leader, or if a leadership transfer is in progress."""
+        """Append an entry of ``count`` offsets. Raises NotControllerError unless this node leads and is not
+        transferring the leadership."""
         self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 
     def read(self, token: object, *, is_deferred: bool = False) -> None:
         """Request a linearizable read. ``token`` is returned in ``Ready.reads``, with the offset that must be applied
-        before the read, or in ``reads_failed``. ``is_deferred``: wait for the next heartbeat round instead of starting
-        a round for the read. Raises NotControllerError unless this node leads."""
+        before the read, or in ``reads_failed``. ``is_deferred``: wait for the next heartbeat round, do not start one.
+        Raises NotControllerError unless this node leads."""
         self._check_leading()
         self._reads.ask(token, is_deferred=is_deferred)
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """Called when the connection to or from the replica ``key`` broke; the replica may have stopped, or may
-        reconnect in a moment.
+        """Called when the connection to or from the replica ``key`` broke.
 
-        If ``key`` is the leader, the leader's last message no longer counts as recent contact. A replica that lost the
-        connection to its leader starts a pre-vote within 1 to 3 ticks, unless the leader sends a message before. All
-        connections of a leader break when the leader stops. While a majority is in contact with the leader, a majority
-        refuses the pre-vote, and no election follows. If this replica leads, its messages in flight to ``key`` count as
-        lost (ReportUnreachable in etcd's raft).
+        If ``key`` leads, its last message no longer counts as recent contact: this replica starts a pre-vote within 1
+        to 3 ticks, unless the leader sends a message before. (A majority in contact with the leader refuses it.) If
+        this replica leads, its messages in flight to ``key`` are lost (ReportUnreachable in etcd's raft).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
             if progress is not None:
-                progress.lost()
+                progress.lost(self._rounds.latest)
             # The voter ``key`` may still win the election, but the transfer no longer waits for it.
             if key == self._transfer_to:
                 self._transfer_to = None
@@ -323,30 +335,33 @@ class RaftNode:
             self._election_timer.leader_lost()
 
     def observe(self, key: ReplicaKey) -> None:
-        """Called when a replica has connected, voter or not: the leader, now or after an election, sends the log to the
-        replica. Messages in flight to a replica that has reconnected are lost, and are sent again at once. A replica
-        without a known leader that is connected to a majority starts a pre-vote within 1 to 3 ticks. Because of the
-        early pre-vote, controllers that start together do not wait for an election timeout."""
+        """Called when a replica has connected, voter or not: the leader, now or after an election, sends it the log.
+        Messages in flight to a replica that has reconnected are sent again at once. A replica that knows no leader and
+        is connected to a majority starts a pre-vote within 1 to 3 ticks, so controllers that start together do not wait
+        for an election timeout."""
         if key == self.key:
             return
         self._observers.add(key)
+        if self.settings.recall_ticks:
+            self._send(key, RecallRequest(self.term))
         if self.role is Role.LEADER:
-            self._progress.setdefault(key, Progress(self.settings, self.log.end_offset)).lost()
+            progress = self._progress.setdefault(key, Progress(self.settings, self.log.end_offset))
+            progress.lost(self._rounds.latest)
+            if progress.match:
+                self._since_heartbeat = self.settings.heartbeat_ticks
         elif self._leader is None and is_majority(self.voters, {self.key, *self._observers}):
             # (a candidate has asked for votes already, but not every voter was connected)
             self._election_timer.leader_lost()
 
     def forget(self, key: ReplicaKey) -> None:
-        """Called when an observer has disconnected. Voters stay in the set of replicas."""
+        """Called when a replica has disconnected; voters stay in the set of replicas."""
         self._observers.discard(key)
         if key not in self.voters:
             self._progress.pop(key, None)
 
     def add_voter(self, key: ReplicaKey, address: str = "") -> Entry:
-        """Make a caught-up observer a voter (thesis, 4.1 and 4.2.1; KIP-853). ``address``: its "host:port".
-
-        Raises NotControllerError, VoterChangeInProgressError, DuplicateVoterError, ReplicaNotCaughtUpError.
-        """
+        """Make a caught-up observer with the address ``address`` a voter (thesis, 4.1, 4.2.1; KIP-853). Raises
+        NotControllerError, VoterChangeInProgressError, DuplicateVoterError, ReplicaNotCaughtUpError."""
         self._check_may_change()
         check_addition(self.voters, key)
         end, lag_max = self.log.end_offset, self.settings.learner_lag_max
@@ -354,30 +369,25 @@ class RaftNode:
         return self._append_voters(self.voters.plus(key, address))
 
     def remove_voter(self, key: ReplicaKey) -> Entry:
-        """Remove a voter. The leader may remove itself; it resigns when the removal is committed (4.2.2).
-
-        Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, and InvalidRequestError for the last
-        voter.
-        """
+        """Remove a voter. The leader may remove itself; it resigns when the removal is committed (4.2.2). Raises
+        NotControllerError, VoterChangeInProgressError, VoterNotFoundError, and InvalidRequestError for the last
+        voter."""
         self._check_may_change()
         check_removal(self.voters, key)
         return self._append_voters(self.voters.minus(key))
 
     def transfer(self, key: ReplicaKey) -> None:
-        """Transfer leadership (3.10): the leader brings ``key`` up to date, and then asks it to stand for election at
-        once. The transfer is cancelled if it is not complete after an election timeout. Raises NotControllerError,
-        VoterNotFoundError."""
+        """Transfer leadership (3.10): bring ``key`` up to date, then ask it to stand for election at once. The transfer
+        ends after an election timeout. Raises NotControllerError, VoterNotFoundError."""
         self._check_leading()
         check_voter(self.voters, key)
         if key != self.key:
             if key != self._transfer_to:  # (a repeated call does not extend the transfer)
-                self._transfer_to = key
-                self._transfer_until = self._ticks + self.settings.election_ticks
+                self._transfer_to, self._transfer_until = key, self._ticks + self.settings.election_ticks
             self._hand_over()
 
     def compacted(self, snapshot: SnapshotId) -> None:
-        """Call this when the state machine's own snapshot of committed entries is durable. After the call, the log
-        begins after the snapshot."""
+        """The state machine's own snapshot is durable: the log begins after it."""
         assert snapshot.place.offset <= self.committed, f"{snapshot} is beyond what is committed, {self.committed}"
         if snapshot.place.offset > self.log.start.offset:
             self.log.compacted(snapshot)
@@ -414,8 +424,8 @@ class RaftNode:
         return self._in_hand
 
     def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        """Confirm that the disk has the changes of ``ready`` (step 4 of Ready). ``snapshot_is_sound`` is False if the
-        chunk completed a snapshot with a wrong checksum; the snapshot is then requested again."""
+        """Confirm that the disk has the changes of ``ready`` (step 4). ``snapshot_is_sound``: False if the chunk
+        completed a snapshot with a wrong checksum; it is then requested again."""
         assert self._in_hand is ready, "not what was handed out last"
         self._in_hand = None
         self.log.written()
@@ -433,6 +443,7 @@ class RaftNode:
 
     def _become_follower(self, term: int, leader: ReplicaKey | None = None) -> None:
         if self.role is Role.LEADER:
+            self.recollections()
             self._reads_failed += self._reads.drop()
             self._rounds.end()
             self._progress.clear()
@@ -515,6 +526,43 @@ class RaftNode:
                 self._election_timer.vote_split()
             self._count_votes()
 
+    # -- older copies (memory.py) -------------------------------------------------------------------------------------
+
+    def recollections(self) -> Memory:
+        """What this process remembers of the other replicas, including what a leader's followers have acknowledged."""
+        for key in self.voters:
+            if key in self._progress:
+                self._memory.note_follower(key, self.term, self._progress[key].match, self.committed)
+        return self._memory
+
+    def _on_recall(self, sender: ReplicaKey, body: Body) -> None:
+        match body:
+            case RecallRequest():
+                memory = self.recollections() if sender in self.voters else Memory()
+                self._reply(sender, RecallResponse(self.term, memory.of(sender)))
+            case RecallResponse():
+                self._compare(sender, body.remembered)
+                self._questions.answered(sender)
+                self._step_held()
+            case OutdatedNotice():
+                self.outdated.add(sender)
+
+    def _compare(self, sender: ReplicaKey, remembered: Remembered) -> None:
+        what = contradiction(self._state, self.log.end_offset, remembered)
+        if what:
+            self.outdated.add(self.key)
+            raise outdated_error(self.key, sender, what)
+
+    def _tick_as_asking(self) -> None:
+        for key in self._questions.tick(self.settings.heartbeat_ticks):
+            self._send(key, RecallRequest(self.term))
+        self._step_held()
+
+    def _step_held(self) -> None:
+        if not self._questions.are_open:
+            for message in self._questions.take_held():
+                self.step(message)
+
     # -- following (5.3) ---------------------------------------------------------------------------------------------
 
     def _follow(self, leader: ReplicaKey) -> None:
@@ -543,9 +591,8 @@ class RaftNode:
         assert self.committed <= self.log.end_offset, f"committed {self.committed} of {self.log.end_offset}"
 
     def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
-        """Send the current term to a leader of an earlier term. Without the answer to a stale leader, a replica that
-        returns with a higher term could not follow the leader, whose term is lower. A replica with a higher term could
-        not win an election, because its pre-votes are refused. (etcd's raft does the same.)"""
+        """Send the current term to a leader of an earlier term; without it, a replica that returns with a higher term
+        could neither follow nor win an election. (As etcd's raft.)"""
         if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
             self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
 
@@ -624,17 +671,18 @@ class RaftNode:
             self._retire()
 
     def _retire(self) -> None:
-        """Resign when the removal of this leader from the voters is committed (4.2.2). The other voters learn of the
-        commit at once, and the voter with the longest known log takes over without waiting for a timeout (3.10). The
-        new leader may lack this leader's last entries: a removed leader takes no requests, and cannot wait for the
-        other voters."""
+        """Resign when the removal of this leader is committed (4.2.2). The other voters learn of the commit at once,
+        and the voter with the longest known log takes over without a timeout (3.10). It may lack this leader's last
+        entries: a removed leader takes no requests, and cannot wait for the other voters."""
         self._send_all()
         heir = max(self.voters, key=lambda key: self._progress[key].match)
         self._send(heir, TimeoutNow(self.term))
         self._become_follower(self.term)
 
     def _durable_at(self, key: ReplicaKey) -> int:
-        return self.log.durable_offset if key == self.key else self._progress[key].match
+        if key == self.key:
+            return self.log.durable_offset
+        return 0 if key in self.outdated else self._progress[key].proven_match
 
     def _send_all(self) -> None:
         end, committed = self.log.end_offset, self.committed
@@ -643,8 +691,8 @@ class RaftNode:
                 self._send_entries(key, progress)
 
     def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
-        """Send the entries that the follower lacks, up to the maximum number of bytes in flight. No message goes to an
-        up-to-date follower, unless ``also_empty`` is set."""
+        """Send the entries that the follower lacks, up to the maximum in flight; to one that is up to date nothing,
+        unless ``also_empty`` is set."""
         while progress.may_send:
             if progress.mode is Mode.SNAPSHOT or progress.next_offset < self.log.start.offset:
                 self._send_chunk(key, progress)
@@ -673,7 +721,8 @@ class RaftNode:
         number = self._rounds.begin(self._ticks)
         for key, progress in self._progress.items():
             progress.note_end(self.log.end_offset, self._ticks)
-            self._send(key, HeartbeatRequest(self.term, min(self.committed, progress.match), number))
+            match, durable = progress.match, self.log.durable_offset
+            self._send(key, HeartbeatRequest(self.term, min(self.committed, match), number, match, durable))
         self._serve_reads()  # a sole voter needs no confirmation
 
     def _ask_round(self) -> None:
@@ -700,28 +749,25 @@ class RaftNode:
             case HeartbeatResponse():
                 progress.touch(body.round, self._rounds.sent_at(body.round))
                 progress.room = body.room
+                self._advance_commit()  # after a broken connection, this answer makes ``match`` count again
                 progress.give_way()
                 if progress.match < self.log.end_offset:
                     self._send_entries(sender, progress, also_empty=True)
                 self._serve_reads()
             case SnapshotResponse():
-                self._on_snapshot_response(sender, progress, body)
+                if progress.chunk_answered(body):
+                    self._send_entries(sender, progress)
         if self.role is Role.LEADER and sender == self._transfer_to:
             self._hand_over()
 
     def _on_refusal(self, sender: ReplicaKey, progress: Progress, body: AppendResponse) -> None:
-        """The follower refused entries: continue at the last offset at which the two logs may agree. If the logs can
-        only agree before the start of this log, send a snapshot."""
+        """The follower refused entries: go on where the logs may agree, or with a snapshot."""
         start = self.log.start.offset
         if not progress.refused(body.previous_offset, self.log.last_place_up_to(body.match).offset):
             return
         if body.previous_offset <= start or body.match.offset < start:
             progress.install(self.log.snapshot)
         self._send_entries(sender, progress)
-
-    def _on_snapshot_response(self, sender: ReplicaKey, progress: Progress, body: SnapshotResponse) -> None:
-        if progress.chunk_answered(body):
-            self._send_entries(sender, progress)
 
     def _hand_over(self) -> None:
         key = self._transfer_to

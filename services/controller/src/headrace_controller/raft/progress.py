@@ -46,6 +46,7 @@ class Progress:
         "goal",
         "goal_at",
         "is_waiting",
+        "lost_at",
         "match",
         "mode",
         "next_offset",
@@ -75,6 +76,8 @@ class Progress:
         self.goal_at = NEVER
         self.round = 0  #: The last heartbeat round that the follower answered.
         self.room: Room | None = None  #: The space on the follower's disk, as it last reported it.
+        #: (``match``, latest heartbeat round) when the connection to the follower last broke.
+        self.lost_at = (-1, -1)
         self.is_waiting = False  #: Whether a probe or a snapshot chunk is in flight.
         self.snapshot: SnapshotId | None = None
         self.position = 0  #: Position in ``snapshot`` of the next chunk to send, in bytes.
@@ -90,6 +93,14 @@ class Progress:
             return not self.is_waiting
         limits = self._settings
         return len(self._in_flight) < limits.in_flight_messages_max and self._bytes < limits.in_flight_bytes_max
+
+    @property
+    def proven_match(self) -> int:
+        """``match`` as far as it counts for commits: 0 after a broken connection, until the follower has acknowledged
+        more, or has answered a heartbeat, which names what it has acknowledged. It may have come back with an older
+        copy of its directory."""
+        match, round_ = self.lost_at
+        return self.match if self.match > match or self.round > round_ else 0
 
     def is_done(self, end: int) -> bool:
         """Whether the follower has the whole log up to ``end``, and knows that the log is committed up to ``end``."""
@@ -179,8 +190,10 @@ class Progress:
             self.caught_up_at = self.goal_at
         self.goal, self.goal_at = end, tick
 
-    def lost(self) -> None:
-        """Called when the connection to the follower broke: all messages in flight are lost."""
+    def lost(self, round_: int) -> None:
+        """Called when the connection to the follower broke: all messages in flight are lost. ``round_``: the latest
+        heartbeat round."""
+        self.lost_at = (self.match, round_)
         if self.mode is Mode.REPLICATE:
             self.probe(self.match)
         self.is_waiting = False

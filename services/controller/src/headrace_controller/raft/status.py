@@ -18,7 +18,8 @@ class ReplicaStatus:
     """``match``: below this offset the replica's log is durable and equal to the leader's log; -1 if it is unknown.
     ``last_contact_ticks_ago``: ticks since the replica's last answer of any kind. ``caught_up_ticks_ago``: ticks since
     the replica last had the whole log. A tick count is None if the counted event never happened under this leader.
-    ``room``: the space on the replica's disk; None: unknown."""
+    ``room``: the space on the replica's disk; None: unknown. ``is_outdated``: the replica stopped for good, because its
+    directory is an older copy (memory.py)."""
 
     key: ReplicaKey
     address: str
@@ -26,6 +27,7 @@ class ReplicaStatus:
     last_contact_ticks_ago: int | None
     caught_up_ticks_ago: int | None
     room: Room | None
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +75,5 @@ def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
         None if answered_at == NEVER else node.ticks - answered_at,
         None if caught_up_at == NEVER else node.ticks - caught_up_at,
         progress.room,
+        key in node.outdated,
     )

@@ -34,6 +34,11 @@ class ReplicaKey(NamedTuple):
             return str(self.node_id)
         return f"{self.node_id}@{base64.urlsafe_b64encode(self.directory_id)[:6].decode()}"
 
+    @property
+    def full_name(self) -> str:
+        """The replica's key as ``headrace quorum remove`` takes it."""
+        return f"{self.node_id}@{base64.urlsafe_b64encode(self.directory_id)[:22].decode()}"
+
 
 class Role(enum.Enum):
     FOLLOWER = "follower"
@@ -203,11 +208,15 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """A heartbeat: the leader is alive. ``round``: number of the leader's heartbeat round (6.4 of the thesis)."""
+    """A heartbeat: the leader is alive. ``round``: number of the leader's heartbeat round (6.4 of the thesis).
+    ``acknowledged``: the receiver has acknowledged all entries below this offset in this term. ``durable``: the leader
+    has all entries below this offset on its disk."""
 
     term: int
     committed: int
     round: int
+    acknowledged: int = 0
+    durable: int = 0
 
 
 class Room(NamedTuple):
@@ -256,6 +265,36 @@ class TimeoutNow:
     term: int
 
 
+class Remembered(NamedTuple):
+    """What a replica's process remembers of another replica's disk (memory.py). The disk has ``term``, and in this term
+    ``vote`` (None: unknown) and all entries below ``end``. In every term it has the entries below ``kept``."""
+
+    term: int = 0
+    vote: ReplicaKey | None = None
+    end: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRequest:
+    """What do you remember of my disk? ``term``: the sender's term."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecallResponse:
+    term: int
+    remembered: Remembered
+
+
+@dataclass(frozen=True, slots=True)
+class OutdatedNotice:
+    """The sender's directory is an older copy: the sender never takes part again."""
+
+    term: int
+
+
 Body = (
     VoteRequest
     | VoteResponse
@@ -266,6 +305,9 @@ Body = (
     | SnapshotRequest
     | SnapshotResponse
     | TimeoutNow
+    | RecallRequest
+    | RecallResponse
+    | OutdatedNotice
 )
 
 
@@ -339,6 +381,9 @@ class RaftSettings:
     snapshot_chunk_bytes: int = 1 << 20
     #: Number of offsets behind the leader's log end above which a learner cannot become a voter.
     learner_lag_max: int = 1_000
+    #: Longest time that a started voter waits until the others have said what they remember of it (memory.py); 0: it
+    #: does not ask.
+    recall_ticks: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:

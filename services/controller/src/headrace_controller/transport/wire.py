@@ -31,7 +31,11 @@ from ..raft import (
     EntryKind,
     HeartbeatRequest,
     HeartbeatResponse,
+    OutdatedNotice,
     Place,
+    RecallRequest,
+    RecallResponse,
+    Remembered,
     ReplicaKey,
     Room,
     SnapshotId,
@@ -55,6 +59,8 @@ _KINDS = {
     EntryKind.LEADER_CHANGE: raft_pb2.RaftEntry.KIND_LEADER_CHANGE,
     EntryKind.VOTERS: raft_pb2.RaftEntry.KIND_VOTERS,
 }
+#: Messages that older controllers do not know.
+_LATER = RecallRequest | RecallResponse | OutdatedNotice
 _KIND_OF = {number: kind for kind, number in _KINDS.items()}
 
 
@@ -75,7 +81,7 @@ def write_key(key: ReplicaKey, out: Any) -> None:
 def envelope_of(bodies: Iterable[Body]) -> raft_pb2.RaftEnvelope:
     envelope = raft_pb2.RaftEnvelope()
     for body in bodies:
-        out = envelope.messages.add()
+        out = (envelope.later_messages if isinstance(body, _LATER) else envelope.messages).add()
         out.term = body.term
         _WRITERS[type(body)](body, out)
     return envelope
@@ -127,6 +133,7 @@ def _write_append_response(body: AppendResponse, message: Any) -> None:
 def _write_heartbeat_request(body: HeartbeatRequest, message: Any) -> None:
     out = message.heartbeat_request
     out.committed_offset, out.round = body.committed, body.round
+    out.acknowledged_offset, out.durable_offset = body.acknowledged, body.durable
 
 
 def _write_heartbeat_response(body: HeartbeatResponse, message: Any) -> None:
@@ -153,6 +160,22 @@ def _write_timeout_now(body: TimeoutNow, message: Any) -> None:
     message.timeout_now.SetInParent()
 
 
+def _write_recall_request(body: RecallRequest, message: Any) -> None:
+    message.recall_request.SetInParent()
+
+
+def _write_recall_response(body: RecallResponse, message: Any) -> None:
+    out = message.recall_response
+    out.SetInParent()
+    out.remembered_term, vote, out.end_offset, out.kept_offset = body.remembered
+    if vote is not None:
+        write_key(vote, out.vote)
+
+
+def _write_outdated_notice(body: OutdatedNotice, message: Any) -> None:
+    message.outdated_notice.SetInParent()
+
+
 _WRITERS: dict[type, Callable[[Any, Any], None]] = {
     VoteRequest: _write_vote_request,
     VoteResponse: _write_vote_response,
@@ -163,6 +186,9 @@ _WRITERS: dict[type, Callable[[Any, Any], None]] = {
     SnapshotRequest: _write_snapshot_request,
     SnapshotResponse: _write_snapshot_response,
     TimeoutNow: _write_timeout_now,
+    RecallRequest: _write_recall_request,
+    RecallResponse: _write_recall_response,
+    OutdatedNotice: _write_outdated_notice,
 }
 
 
@@ -189,7 +215,7 @@ def check_address(address: str) -> str:
 def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
     """The messages of an envelope, in order. Raises InvalidRequestError, CorruptMessageError."""
     _check(not envelope.HasField("hello"), "a stream has a second hello")
-    return [_read_message(message) for message in envelope.messages]
+    return [_read_message(message) for message in (*envelope.messages, *envelope.later_messages)]
 
 
 def _read_message(message: raft_pb2.RaftMessage) -> Body:
@@ -292,8 +318,9 @@ def _read_append_response(term: int, item: raft_pb2.RaftAppendResponse) -> Appen
 
 
 def _read_heartbeat_request(term: int, item: raft_pb2.RaftHeartbeatRequest) -> HeartbeatRequest:
-    _check(item.committed_offset >= 0 and item.round >= 0, "a negative offset or round")
-    return HeartbeatRequest(term, item.committed_offset, item.round)
+    numbers = item.committed_offset, item.round, item.acknowledged_offset, item.durable_offset
+    _check(min(numbers) >= 0, "a negative offset or round")
+    return HeartbeatRequest(term, *numbers)
 
 
 def _read_heartbeat_response(term: int, item: raft_pb2.RaftHeartbeatResponse) -> HeartbeatResponse:
@@ -320,6 +347,20 @@ def _read_timeout_now(term: int, item: raft_pb2.RaftTimeoutNow) -> TimeoutNow:
     return TimeoutNow(term)
 
 
+def _read_recall_request(term: int, item: raft_pb2.RaftRecallRequest) -> RecallRequest:
+    return RecallRequest(term)
+
+
+def _read_recall_response(term: int, item: raft_pb2.RaftRecallResponse) -> RecallResponse:
+    _check(min(item.remembered_term, item.end_offset, item.kept_offset) >= 0, "a negative term or offset")
+    vote = read_key(item.vote) if item.HasField("vote") else None
+    return RecallResponse(term, Remembered(item.remembered_term, vote, item.end_offset, item.kept_offset))
+
+
+def _read_outdated_notice(term: int, item: raft_pb2.RaftOutdatedNotice) -> OutdatedNotice:
+    return OutdatedNotice(term)
+
+
 _READERS: dict[str, Callable[[int, Any], Body]] = {
     "vote_request": _read_vote_request,
     "vote_response": _read_vote_response,
@@ -330,4 +371,7 @@ _READERS: dict[str, Callable[[int, Any], Body]] = {
     "snapshot_request": _read_snapshot_request,
     "snapshot_response": _read_snapshot_response,
     "timeout_now": _read_timeout_now,
+    "recall_request": _read_recall_request,
+    "recall_response": _read_recall_response,
+    "outdated_notice": _read_outdated_notice,
 }
