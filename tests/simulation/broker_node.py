@@ -446,6 +446,7 @@ class Broker:
                         cannot_lead=tuple(
                             CannotLead(each.bytes, "DISK_FULL") for each in self.storage.short_directory_ids()
                         ),
+                        lacking_leaders=tuple(self.streams.lacking_leaders()),
                     )
                 )
                 self._fenced = reply.fenced

@@ -210,6 +210,9 @@ class Leader:
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
         self.refusals.append(error)
 
+    def leader_lacks(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        self.refusals.append(error)
+
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
         self.cuts.append(from_offset)
 

@@ -296,6 +296,18 @@ class ReplicaTruncated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TruncationRefused(Event):
+    """A follower keeps committed records that its leader lacks, and has told the controllers. They elect an eligible
+    replica; if there is none, the follower stays out of sync until an operator decides."""
+
+    severity: ClassVar[int] = logging.ERROR
+    partition: TopicPartition
+    leader_id: int
+    leader_epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaBeginsAnew(Event):
     """A lost or damaged replica starts again with an empty log, and copies the log of ``leader_id`` (-1: once there is
     a leader)."""

@@ -3,12 +3,24 @@ partition/matching.py)."""
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 import pytest
 
 from headrace_broker.partition import FollowerState, PartitionFollower, match
-from headrace_broker.partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
+from headrace_broker.partition.follower import (
+    Drop,
+    LeaderLacks,
+    LogsMatch,
+    OtherLane,
+    Refuse,
+    Restart,
+    Stale,
+    Take,
+    Truncate,
+    Wait,
+)
 from headrace_broker.partition.matching import MATCHES, OUT_OF_RANGE, EndOf, Match, cut_for
 from headrace_broker.partition.messages import Divergence, Ended, Joined, OffsetsUpdate, Push
 from headrace_core.errors import CorruptMessageError, FencedLeaderEpochError, StorageError
@@ -376,3 +388,173 @@ def test_impossible_reports_are_refused():
         following().flushed(101)
     with pytest.raises(AssertionError):
         following().join(8, 1)
+
+
+# -- a leader with an older copy of its directory ---------------------------------------------------------------------
+
+
+def cautious(
+    *,
+    end: int = 100,
+    last_epoch: int = 4,
+    high_watermark: int = 80,
+    start: int = 0,
+    clean_since: int | None = 0,
+    compacts: bool = False,
+) -> PartitionFollower:
+    """A follower that knows when the last unclean election was, and has joined."""
+    it = PartitionFollower(
+        PARTITION,
+        topic_id=bytes(16),
+        leader_id=2,
+        leader_epoch=5,
+        log_start=start,
+        log_end=end,
+        durable_end=end,
+        last_epoch=last_epoch,
+        high_watermark=high_watermark,
+        clean_since=clean_since,
+        compacts=compacts,
+    )
+    it.join(7, 1 << 20)
+    return it
+
+
+def diverging(epoch: int, end_offset: int, *, log_end: int = 0) -> Joined:
+    return Joined(7, diverging=Divergence(epoch, end_offset), log_end=log_end or end_offset)
+
+
+EPOCHS = end_of(100, (2, 0), (4, 60))
+
+
+def test_a_follower_keeps_what_was_committed_if_its_leader_lacks_it() -> None:
+    for answer in (diverging(4, 79), diverging(2, 50), diverging(2, 60, log_end=200)):
+        it = cautious()
+        outcome = it.joined(answer, EPOCHS)
+        assert isinstance(outcome, LeaderLacks), answer
+        assert "no unclean election" in outcome.error.message
+        assert it.state is FollowerState.OUT
+        assert it.leader_lacks
+        assert it.log_end == 100, "nothing is cut"
+        it.retry()
+        it.join(8, 1 << 20)
+        assert it.joined(Joined(8, high_watermark=90), EPOCHS) == LogsMatch()
+        assert not it.leader_lacks
+
+
+def test_records_above_the_high_watermark_are_cut_as_ever() -> None:
+    assert cautious().joined(diverging(4, 80), EPOCHS) == Truncate(80, 4)
+    assert cautious(high_watermark=60).joined(diverging(2, 60), EPOCHS) == Truncate(60, 2)
+
+
+@pytest.mark.parametrize(
+    ("clean_since", "refuses"),
+    [(0, True), (3, True), (4, True), (5, False), (None, False)],
+    ids=["never", "before 4", "with 4", "after 4", "unknown"],
+)
+def test_an_unclean_election_since_allows_the_cut(clean_since: int | None, refuses: bool) -> None:
+    outcome = cautious(clean_since=clean_since).joined(diverging(4, 70), EPOCHS)
+    assert isinstance(outcome, LeaderLacks) if refuses else outcome == Truncate(70, 4)
+
+
+def test_only_the_last_committed_record_counts() -> None:
+    """The follower led epoch 4 and committed nothing in it: what it committed is older than the unclean election."""
+    assert cautious(high_watermark=60, clean_since=4).joined(diverging(2, 50), EPOCHS) == Truncate(50, 2)
+
+
+def test_a_follower_does_not_empty_its_log_for_a_leader_whose_log_ends_below() -> None:
+    lost = Joined(7, out_of_range=True, log_start=0, log_end=0)
+    assert isinstance(cautious().joined(lost, EPOCHS), LeaderLacks)
+    assert isinstance(cautious(compacts=True).joined(lost, EPOCHS), LeaderLacks)
+    deleted = Joined(7, out_of_range=True, log_start=120, log_end=150)
+    assert cautious().joined(deleted, EPOCHS) == Restart(120)
+    uncommitted = Joined(7, out_of_range=True, log_start=80, log_end=150)
+    assert cautious().joined(uncommitted, EPOCHS) == Restart(80)
+    assert isinstance(cautious(high_watermark=81).joined(uncommitted, EPOCHS), LeaderLacks)
+
+
+def test_an_empty_log_has_nothing_to_keep() -> None:
+    it = cautious(start=100, end=100, last_epoch=-1, high_watermark=100)
+    assert it.joined(Joined(7, out_of_range=True, log_start=0, log_end=50), end_of(100)) == Restart(0)
+
+
+def test_a_compacted_leader_may_not_know_an_epoch_whose_records_are_gone() -> None:
+    """It copied the log after the compaction: 2 at 0, 5 at 110. All records of epoch 4, 60 to 99, were compacted
+    away, so the follower cuts them, and copies what is left."""
+    assert cautious(compacts=True).joined(diverging(2, 110, log_end=130), EPOCHS) == Truncate(60, 2)
+    assert isinstance(cautious().joined(diverging(2, 110, log_end=130), EPOCHS), LeaderLacks)
+    assert isinstance(cautious(compacts=True).joined(diverging(2, 70, log_end=130), EPOCHS), LeaderLacks)
+
+
+class Log(NamedTuple):
+    """The epoch of each record, by offset; a compacted record has None."""
+
+    records: list[int | None]
+
+    @property
+    def starts(self) -> tuple[tuple[int, int], ...]:
+        found: dict[int, int] = {}
+        for offset, epoch in enumerate(self.records):
+            if epoch is not None:
+                found.setdefault(epoch, offset)
+        return tuple(found.items())
+
+    @property
+    def last_epoch(self) -> int:
+        return self.starts[-1][0] if self.starts else -1
+
+
+def rounds(leader: Log, mine: Log, high_watermark: int, *, compacts: bool) -> Log | None:
+    """Join until the logs match; None if the follower refuses."""
+    while True:
+        end = len(mine.records)
+        it = cautious(end=end, last_epoch=mine.last_epoch, high_watermark=min(high_watermark, end), compacts=compacts)
+        found = matched(end, mine.last_epoch, *leader.starts, end=len(leader.records))
+        answer = Joined(
+            7,
+            diverging=found.diverging,
+            out_of_range=not (found.matches or found.diverging),
+            log_end=len(leader.records),
+        )
+        outcome = it.joined(answer, end_of(end, *mine.starts))
+        if isinstance(outcome, LogsMatch):
+            return mine
+        if isinstance(outcome, LeaderLacks):
+            return None
+        if isinstance(outcome, Restart):
+            mine = Log([])
+        else:
+            assert isinstance(outcome, Truncate)
+            if outcome.offset >= end:
+                kept = [each if each is None or each <= outcome.last_epoch else None for each in mine.records]
+                mine = Log(kept)
+            else:
+                mine = Log(mine.records[: outcome.offset])
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_a_complete_leader_is_never_accused_and_an_older_copy_cuts_nothing(compacts: bool) -> None:
+    rng = random.Random(5)
+    refused = 0
+    for _ in range(300):
+        committed: list[int | None] = []
+        epoch = rng.randrange(3)
+        while len(committed) < 12:
+            committed += [epoch] * rng.randrange(1, 5)
+            epoch += rng.randrange(1, 3)
+        high_watermark = rng.randrange(len(committed) + 1)
+        tail = [rng.randrange(epoch, epoch + 3)] * rng.randrange(3)  # what it led, and nobody committed
+        mine = Log([*committed[: rng.randrange(high_watermark, len(committed) + 1)], *tail])
+        now = [*committed, *[epoch + 4] * rng.randrange(3)]
+        if compacts:
+            now = [None if rng.random() < 0.4 and at < len(committed) - 1 else each for at, each in enumerate(now)]
+        assert rounds(Log(now), mine, high_watermark, compacts=compacts) is not None, (now, mine, high_watermark)
+        # Beyond a compaction, an older copy is recognized only until it has appended.
+        appended = [] if compacts else [epoch + 4] * rng.randrange(4)
+        copy = Log([*committed[: rng.randrange(len(committed))], *appended])
+        after = rounds(copy, mine, high_watermark, compacts=compacts)
+        if after is None:
+            refused += 1
+        else:
+            assert after.records[:high_watermark] == committed[:high_watermark], (copy, mine, high_watermark)
+    assert refused > 50

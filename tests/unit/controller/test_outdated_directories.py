@@ -25,7 +25,9 @@ from headrace_core.metadata import (
     FoundEpochs,
     MetadataDelta,
     MetadataImage,
+    PartitionRecord,
     RegisterBrokerRecord,
+    TopicRecord,
 )
 from headrace_core.metadata.codec import decode_record, encode_record
 from headrace_core.metadata.snapshot import image_records
@@ -390,3 +392,131 @@ def test_a_cluster_that_allows_unclean_elections_elects_the_copy() -> None:
     machines.start(3)
     assert machines.state == (3, (3,), (), ())
     assert machines.world.partition("t").recovering
+
+
+# -- a copy in the present epoch, which only the followers recognize ---------------------------------------------------
+
+
+def led_by_3(*, minimum: int = 2) -> Machines:
+    """Broker 3 was copied while it ran. All stopped, 3 last; with the copy it is eligible, and leads."""
+    machines = three(minimum=minimum)
+    copy = dict(machines.disks[3])
+    for number in (1, 2, 3):
+        machines.kill(number)
+    machines.disks[3] = copy
+    machines.start(3)
+    assert machines.outdated(3) == ()
+    assert machines.state[:2] == (3, (3,))
+    return machines
+
+
+def report(machines: Machines, number: int, *, epoch: int | None = None) -> None:
+    state = machines.world.partition("t")
+    lacking = (machines.world.image.topic_ids["t"], 0, state.leader_epoch if epoch is None else epoch)
+    machines.world.beat(machines.up[number], lacking_leaders=(lacking, (b"?" * 16, 0, 0), (lacking[0], 7, 0)))
+
+
+def test_a_leader_that_lacks_records_gives_way_to_the_eligible_replica() -> None:
+    machines = led_by_3()
+    machines.start(1)
+    assert machines.state == (3, (3,), (2,), ())
+    report(machines, 1)
+    assert machines.state == (-1, (), (2,), ()), "1 has more, and maybe not all: 2 is waited for"
+    machines.start(2)
+    assert machines.state == (2, (2,), (), ())
+    assert machines.world.partition("t").clean_since == 0, "nothing was lost"
+
+
+def test_a_report_of_an_eligible_replica_elects_it() -> None:
+    machines = led_by_3()
+    machines.start(2)
+    report(machines, 2)
+    assert machines.state == (2, (2,), (), ())
+
+
+def test_a_reporting_replica_in_the_isr_leads() -> None:
+    machines = three(minimum=3)
+    report(machines, 2)
+    assert machines.state == (2, (2,), (), ())
+
+
+def test_without_eligible_replicas_the_leader_stays() -> None:
+    """It may have acknowledged records alone."""
+    machines = led_by_3(minimum=1)
+    machines.start(2)
+    report(machines, 2)
+    assert machines.state == (3, (3,), (), ())
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_reports_about_another_epoch_or_about_oneself_are_ignored(number: int) -> None:
+    machines = led_by_3()
+    machines.start(1)
+    machines.start(2)
+    before = machines.state
+    epoch = machines.world.partition("t").leader_epoch
+    report(machines, number, epoch=epoch - 1 if number < 3 else epoch)
+    assert machines.state == before
+
+
+def test_a_fenced_broker_reports_in_vain() -> None:
+    machines = led_by_3()
+    machines.register(2)
+    machines.world.beat(machines.up[2], want_fence=True)
+    state = machines.world.partition("t")
+    lacking = (machines.world.image.topic_ids["t"], 0, state.leader_epoch)
+    machines.world.beat(machines.up[2], want_fence=True, lacking_leaders=(lacking,))
+    assert machines.state == (3, (3,), (2,), ())
+
+
+def test_many_reports_are_decided_in_portions() -> None:
+    machines = Machines(metadata_max_records_per_request=3)
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        configs = {"min.insync.replicas": "3"}
+        machines.world.create(name, partitions=-1, assignments={0: (1, 2, 3)}, configs=configs)
+    lacking = tuple((machines.world.image.topic_ids[name], 0, 0) for name in names)
+    for _ in range(2):
+        machines.world.beat(machines.up[2], lacking_leaders=lacking)
+    assert [machines.world.partition(name).leader for name in names] == [2] * 5
+
+
+# -- the last unclean election ----------------------------------------------------------------------------------------
+
+
+def test_each_unclean_election_is_remembered_and_no_clean_one() -> None:
+    machines = three(minimum=1)
+    machines.kill(1)
+    machines.start(1)
+    assert machines.world.partition("t").leader_epoch > 0
+    assert machines.world.partition("t").clean_since == 0
+    for number in (2, 3):
+        machines.kill(number)
+    for leader, gone in ((1, 3), (2, 1)):  # the second one while the first one recovers
+        if gone in machines.up:
+            machines.start(leader)
+            machines.kill(gone)
+        machines.world.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", 0),)))
+        state = machines.world.partition("t")
+        assert (state.leader, state.recovering, state.clean_since) == (leader, True, state.leader_epoch)
+    image = machines.world.image
+    again = EMPTY_IMAGE.apply([decode_record(encode_record(each)) for each in image_records(image)], image.next_offset)
+    assert again.topics == image.topics
+
+
+def test_the_election_of_a_last_known_leader_counts_as_unclean() -> None:
+    machines = Machines()
+    machines.kill(1)
+    machines.start(1, flush="os")
+    machines.world.create("t", partitions=-1, assignments={0: (1,)})
+    machines.kill(1)
+    machines.start(1, flush="os")
+    state = machines.world.partition("t")
+    assert state.recovering
+    assert state.clean_since == state.leader_epoch
+
+
+def test_a_snapshot_of_an_earlier_release_allows_the_cuts_that_were_right_before_it() -> None:
+    topic = TopicRecord("t", b"t" * 16)
+    image = EMPTY_IMAGE.apply([topic, PartitionRecord(b"t" * 16, 0, (1, 2), (1,), 1, 6, 9)], 8)
+    assert image.topics[b"t" * 16].partitions[0].clean_since == 6

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, common_pb2
 
@@ -28,6 +28,8 @@ from .controllers import Controllers
 from .node_session import NodeSession
 
 logger = logging.getLogger("headrace.broker.session")
+
+LACKING_LEADERS_MAX = 1_000  #: Maximum number in one heartbeat; the next heartbeats have the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,14 @@ class CannotLead:
     directory_id: bytes = b""
 
 
+class LackingLeader(NamedTuple):
+    """A leader that lacks committed records, which the reporting broker's replica has."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
     """The controller's response to the registration. The broker must apply the metadata log up to ``metadata_offset``
@@ -85,16 +95,19 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         on_fenced: Callable[[], None] = lambda: None,
         lag_ms: Callable[[], float | None] = lambda: None,
         cannot_lead: Callable[[], Iterable[CannotLead]] = tuple,
+        lacking_leaders: Callable[[], Sequence[LackingLeader]] = tuple,
     ) -> None:
         """``on_fenced`` is called each time the controllers fence or unfence the broker. Every heartbeat contains
-        ``lag_ms``, the age of the broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead.
-        Call ``hurry`` when ``cannot_lead`` changes. The docstring of NodeSession documents the other arguments."""
+        ``lag_ms``, the age of the broker's metadata, ``cannot_lead``, the directories whose replicas must not lead, and
+        ``lacking_leaders``. Call ``hurry`` when one of the last two changes. The docstring of NodeSession documents the
+        other arguments."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )
         self.fenced = True
         self._lag_ms = lag_ms
         self._cannot_lead = cannot_lead
+        self._lacking_leaders = lacking_leaders
         self._registration = registration
         self._on_fenced = on_fenced
         self._applied = 0
@@ -171,6 +184,12 @@ class BrokerSession(NodeSession[RegisteredBroker]):
             cannot_lead=[
                 cluster_pb2.CannotLead(directory_id=each.directory_id, reason=each.reason)
                 for each in self._cannot_lead()
+            ],
+            lacking_leaders=[
+                cluster_pb2.LackingLeader(
+                    topic_id=each.topic_id, partition=each.partition, leader_epoch=each.leader_epoch
+                )
+                for each in self._lacking_leaders()[:LACKING_LEADERS_MAX]
             ],
         )
         lag_ms = self._lag_ms()

@@ -71,8 +71,12 @@ class BrokerImage(msgspec.Struct, frozen=True):
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while the partition has no leader.
 
-    ``directories`` is parallel to ``replicas``: each replica's directory id, or UNASSIGNED_DIRECTORY. The last five
-    fields of a partition are explained at PartitionRecord.
+    ``directories`` is parallel to ``replicas``: each replica's directory id, or UNASSIGNED_DIRECTORY. The fields from
+    ``elr`` on are explained at PartitionRecord.
+
+    ``clean_since``: the leader epoch that the last unclean election began; 0 without one. A committed record of this
+    epoch or a later one is in the log of every leader, so a follower truncates no such record. After the snapshot of a
+    release without this field, it is the epoch of that snapshot.
     """
 
     replicas: tuple[int, ...]
@@ -86,6 +90,7 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     recovering: bool = False
+    clean_since: int = 0
 
     def directory_of(self, broker_id: int) -> bytes:
         """Return the directory of a broker's replica; UNASSIGNED_DIRECTORY also if the broker has no replica."""

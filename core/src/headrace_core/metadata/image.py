@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import CorruptLogError, UnsupportedVersionError
+from ..types import NO_LEADER
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
 from .ledger import EMPTY_LEDGER, LEDGER_RECORDS, Ledger, LedgerBuilder
 from .records import (
@@ -452,6 +453,7 @@ class ImageBuilder:
             adding=record.adding,
             removing=record.removing,
             recovering=record.recovering,
+            clean_since=record.leader_epoch if record.clean_since is None else record.clean_since,
         )
         if number == len(partitions):
             partitions.append(new)
@@ -470,6 +472,7 @@ class ImageBuilder:
         if record.replicas is not None:
             self._count(old.replicas, -1)
             self._count(record.replicas, +1)
+        recovering = old.recovering if record.recovering is None else record.recovering
         new = partitions[record.partition] = PartitionImage(
             replicas=old.replicas if record.replicas is None else record.replicas,
             isr=old.isr if record.isr is None else record.isr,
@@ -481,7 +484,10 @@ class ImageBuilder:
             last_known_elr=old.last_known_elr if record.last_known_elr is None else record.last_known_elr,
             adding=old.adding if record.adding is None else record.adding,
             removing=old.removing if record.removing is None else record.removing,
-            recovering=old.recovering if record.recovering is None else record.recovering,
+            recovering=recovering,
+            clean_since=record.leader_epoch
+            if recovering and record.leader_epoch is not None and record.leader != NO_LEADER
+            else old.clean_since,
         )
         if record.adding is not None or record.removing is not None:
             self._note_reassignment(record.topic_id, record.partition, new)

@@ -138,6 +138,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     ``elr``, ``last_known_elr``: the eligible leader replicas, and the last known eligible leader (KIP-966). ``adding``,
     ``removing``: the replicas that a reassignment adds and removes (KIP-455); ``replicas`` contains the added and the
     removed replicas. ``recovering``: the leader was elected uncleanly and has not reported its recovery (KIP-704).
+    ``clean_since`` (in snapshots): see PartitionImage.
     """
 
     topic_id: bytes
@@ -153,6 +154,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     recovering: bool = False
+    clean_since: int | None = None
 
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):

@@ -146,6 +146,7 @@ def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
             adding=partition.adding,
             removing=partition.removing,
             recovering=partition.recovering,
+            clean_since=partition.clean_since,
         )
 
 

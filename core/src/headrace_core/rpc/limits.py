@@ -157,8 +157,12 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Security/RenewDelegationToken": _NONE,
     "Security/ExpireDelegationToken": _NONE,
     "Security/DescribeDelegationTokens": RequestLimits(_items("owners")),
-    "Cluster/RegisterBroker": RequestLimits({"directory_ids": 1_000, "endpoints": 100, "features": 100}, 1 * MIB),
-    "Cluster/BrokerHeartbeat": RequestLimits({"offline_log_dirs": 1_000, "cannot_lead": 1_001}, 1 * MIB),
+    "Cluster/RegisterBroker": RequestLimits(
+        {"directory_ids": 1_000, "endpoints": 100, "features": 100, "directory_epochs": 1_000}, 1 * MIB
+    ),
+    "Cluster/BrokerHeartbeat": RequestLimits(
+        {"offline_log_dirs": 1_000, "cannot_lead": 1_001, "lacking_leaders": 1_000}, 1 * MIB
+    ),
     "Cluster/AssignReplicasToDirs": RequestLimits(
         {"directories": 1_000, "directories.topics": ITEMS_MAX, "directories.topics.partitions": 100_000}
     ),

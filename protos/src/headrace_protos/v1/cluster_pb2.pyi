@@ -63,7 +63,7 @@ class RegisterBrokerResponse(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
 
 class BrokerHeartbeatRequest(_message.Message):
-    __slots__ = ("correlation_id", "broker_id", "broker_epoch", "metadata_offset", "want_shutdown", "want_fence", "offline_log_dirs", "metadata_lag_ms", "cannot_lead")
+    __slots__ = ("correlation_id", "broker_id", "broker_epoch", "metadata_offset", "want_shutdown", "want_fence", "offline_log_dirs", "metadata_lag_ms", "cannot_lead", "lacking_leaders")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class BrokerHeartbeatRequest(_message.Message):
     OFFLINE_LOG_DIRS_FIELD_NUMBER: _ClassVar[int]
     METADATA_LAG_MS_FIELD_NUMBER: _ClassVar[int]
     CANNOT_LEAD_FIELD_NUMBER: _ClassVar[int]
+    LACKING_LEADERS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     broker_id: int
     broker_epoch: int
@@ -82,7 +83,18 @@ class BrokerHeartbeatRequest(_message.Message):
     offline_log_dirs: _containers.RepeatedScalarFieldContainer[bytes]
     metadata_lag_ms: int
     cannot_lead: _containers.RepeatedCompositeFieldContainer[CannotLead]
-    def __init__(self, correlation_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_shutdown: _Optional[bool] = ..., want_fence: _Optional[bool] = ..., offline_log_dirs: _Optional[_Iterable[bytes]] = ..., metadata_lag_ms: _Optional[int] = ..., cannot_lead: _Optional[_Iterable[_Union[CannotLead, _Mapping]]] = ...) -> None: ...
+    lacking_leaders: _containers.RepeatedCompositeFieldContainer[LackingLeader]
+    def __init__(self, correlation_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_shutdown: _Optional[bool] = ..., want_fence: _Optional[bool] = ..., offline_log_dirs: _Optional[_Iterable[bytes]] = ..., metadata_lag_ms: _Optional[int] = ..., cannot_lead: _Optional[_Iterable[_Union[CannotLead, _Mapping]]] = ..., lacking_leaders: _Optional[_Iterable[_Union[LackingLeader, _Mapping]]] = ...) -> None: ...
+
+class LackingLeader(_message.Message):
+    __slots__ = ("topic_id", "partition", "leader_epoch")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class CannotLead(_message.Message):
     __slots__ = ("directory_id", "reason")

@@ -204,6 +204,7 @@ class Broker:
             metrics=metrics,
             channels=self._security.channels,
             traces=self._traces,
+            on_lacking=self._cannot_lead_changed,
         )
         self.roles = Roles(
             self.partitions,
@@ -464,6 +465,7 @@ class Broker:
             on_fenced=self._serve_or_not,
             lag_ms=lambda: self.metadata.lag.ms,
             cannot_lead=self._where_it_cannot_lead,
+            lacking_leaders=self.streams.lacking_leaders,
         )
         registered = await self._tasks.unless_failed(session.register())
         self.identity.broker_id, self.identity.broker_epoch = registered.broker_id, registered.broker_epoch

@@ -66,6 +66,7 @@ from .replication.follower_replica import FollowerReplica
 from .settings import LogSettings
 from .storage import Fate, Storage
 
+ELR_LEVEL = 2  #: The first metadata.version with eligible leader replicas.
 _PASSES = (DiskFullError, ServerBusyError)  #: Errors of a log creation after which the broker tries the creation again.
 
 
@@ -448,6 +449,9 @@ class Roles:
             durable_end=durable_end,
             last_epoch=log.epochs.latest_epoch,
             high_watermark=high_watermark,
+            # Without eligible leader replicas, a leader may have lost records in a crash, and nothing says so.
+            clean_since=state.clean_since if self._table.image.metadata_version >= ELR_LEVEL else None,
+            compacts=log.config.cleanup_compact,
         )
         replica = self._table.followed[partition] = self._storage.follower_replica(log, follower)
         self._events.emit(

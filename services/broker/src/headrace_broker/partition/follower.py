@@ -20,6 +20,8 @@ The rules of a follower, each with the failure that it prevents:
     and are not above the leader's
     the high watermark is the leader's, at most the log's end; it never        KIP-101
     goes back, unless the log is truncated below it
+    truncate below the high watermark only if an unclean election was held     a leader with an older copy of its
+    since; otherwise the leader lacks committed records: refuse, report it     directory
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import enum
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from headrace_core.errors import CorruptMessageError, HeadraceError, UnknownServerError
+from headrace_core.errors import CorruptMessageError, HeadraceError, OffsetOutOfRangeError, UnknownServerError
 from headrace_core.types import TopicPartition
 
 from .matching import EndOf, cut_for
@@ -78,7 +80,14 @@ class Stale(NamedTuple):
     """Outcome of an answer that belongs to an earlier join: ignore the answer."""
 
 
-JoinOutcome = LogsMatch | Truncate | Restart | OtherLane | Wait | Stale
+class LeaderLacks(NamedTuple):
+    """The leader's log lacks records that were committed, and that this log has. Report it to the controllers, wait,
+    then call ``retry``."""
+
+    error: HeadraceError
+
+
+JoinOutcome = LogsMatch | Truncate | Restart | LeaderLacks | OtherLane | Wait | Stale
 
 
 class Take(NamedTuple):
@@ -122,6 +131,8 @@ class PartitionFollower:
         "_leader_log_start",
         "_taken_end",
         "_taken_epoch",
+        "clean_since",
+        "compacts",
         "durable_end",
         "error",
         "handle",
@@ -129,6 +140,7 @@ class PartitionFollower:
         "last_epoch",
         "leader_epoch",
         "leader_id",
+        "leader_lacks",
         "log_end",
         "log_start",
         "partition",
@@ -148,7 +160,11 @@ class PartitionFollower:
         durable_end: int,
         last_epoch: int,
         high_watermark: int,
+        clean_since: int | None = None,
+        compacts: bool = False,
     ) -> None:
+        """``clean_since``: see PartitionImage; None: unknown, so any truncation may be right. ``compacts``: the
+        leader's log may lack the epochs of records that were compacted away."""
         assert 0 <= log_start <= log_end, f"{partition}: log start {log_start} beyond log end {log_end}"
         assert durable_end <= log_end, f"{partition}: durable end {durable_end} beyond log end {log_end}"
         self.partition = partition
@@ -160,6 +176,9 @@ class PartitionFollower:
         self.durable_end = durable_end
         self.last_epoch = last_epoch  #: Leader epoch of the log's last record; -1 if the log is empty.
         self.high_watermark = min(max(high_watermark, log_start), log_end)
+        self.clean_since = clean_since
+        self.compacts = compacts
+        self.leader_lacks = False  #: Whether the leader's last answer showed that it lacks committed records.
         self.state = FollowerState.JOINING
         self.error: HeadraceError | None = None  #: The reason why the follower is in the state OUT.
         #: Number of the replica's present join on its stream (the handle); -1 if the replica has not joined.
@@ -216,6 +235,15 @@ class PartitionFollower:
         if answer.other_lane:
             self._end(FollowerState.OUT)
             return OtherLane()
+        self.leader_lacks = self._leader_lacks(answer, end_of)
+        if self.leader_lacks:
+            error = OffsetOutOfRangeError(
+                f"{self.partition}: leader {self.leader_id} has no records up to {self.high_watermark}, the high "
+                f"watermark here, although no unclean election was held since: its log may be an older copy; nothing "
+                "was truncated"
+            )
+            self._out(error)
+            return LeaderLacks(error)
         if answer.out_of_range:
             self._end(FollowerState.TRUNCATING)
             return Restart(answer.log_start, answer.producers)
@@ -242,6 +270,29 @@ class PartitionFollower:
         self.state = FollowerState.FOLLOWING
         self._learn_offsets(answer.high_watermark, answer.log_start)
         return LogsMatch()
+
+    def _leader_lacks(self, answer: Joined, end_of: EndOf) -> bool:
+        """Whether following the answer would remove a committed record that every leader must have.
+
+        A leader whose epoch ends, or whose log ends, below the high watermark lacks it for certain. In a compacted log
+        nothing else is certain: a leader that copied it after the compaction does not know every epoch.
+        """
+        high_watermark = self.high_watermark
+        if self.clean_since is None or not self._has_records_since(self.clean_since, end_of):
+            return False
+        if answer.out_of_range:
+            return answer.log_start < high_watermark and (answer.log_end < high_watermark or not self.compacts)
+        if answer.diverging is None:
+            return False
+        cut = cut_for(answer.diverging, end_of, self.log_end)
+        return cut < high_watermark and (answer.diverging.end_offset < high_watermark or not self.compacts)
+
+    def _has_records_since(self, epoch: int, end_of: EndOf) -> bool:
+        """Whether the last record below the high watermark has ``epoch`` or a later one."""
+        if epoch > self.last_epoch:
+            return False
+        start = end_of(epoch - 1)[1] if epoch > 0 else self.log_start
+        return self.high_watermark > max(start, self.log_start)
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
         """Note that the log was truncated, or emptied and restarted, and that this is durable. The log now ends at

@@ -44,7 +44,7 @@ from headrace_core.types import TopicPartition
 
 from ..leader_replica import OnDamage, check_not_truncated, read_for
 from ..partition import PartitionFollower
-from ..partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
+from ..partition.follower import Drop, LeaderLacks, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
 from ..partition.leader import PartitionWatcher
 from ..partition.messages import Ack, Ended, Join, Joined, Lane, OffsetsUpdate, Push
 from ..threads import WorkThreads
@@ -80,6 +80,9 @@ class Lanes(Protocol):
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
         """Count a push of records that the replica refused as faulty, for the metrics."""
+
+    def leader_lacks(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        """Report to the controllers that the replica's leader lacks committed records."""
 
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
         """Count, for the metrics, a truncation of a log that ended at ``from_offset``."""
@@ -195,6 +198,10 @@ class FollowerReplica:
         elif isinstance(outcome, Truncate | Restart):
             self._cut = outcome
             self._cut_now()
+        elif isinstance(outcome, LeaderLacks):
+            if self._lanes is not None:
+                self._lanes.leader_lacks(self, outcome.error)
+            self._join_later()
         else:
             self._put_out(outcome)
 

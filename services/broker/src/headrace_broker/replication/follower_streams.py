@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from headrace_core.errors import HeadraceError, NetworkError
+from headrace_core.membership.broker_session import LackingLeader
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.listeners import INTERNAL
 from headrace_core.rpc import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Backoff, Outage
-from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
+from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated, TruncationRefused
 from headrace_protos.v1.replication_pb2_grpc import ReplicationStub
 
 from ..partition.follower_lane import FollowerLane
@@ -100,7 +101,12 @@ class FollowerStreams:
         metrics: Metrics,
         channels: Channels = PLAINTEXT,
         traces: BrokerTraces | None = None,
+        on_lacking: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_lacking`` is called when ``lacking_leaders`` has a new item."""
+        self._on_lacking = on_lacking
+        #: Replicas whose leaders lacked committed records at a join.
+        self._lacking: dict[FollowerReplica, None] = {}
         self._identity = identity
         self._traces = traces
         self.channels = channels
@@ -119,6 +125,7 @@ class FollowerStreams:
 
     def unfollow(self, replica: FollowerReplica) -> None:
         """Stop following with this replica, because it gets another role."""
+        self._lacking.pop(replica, None)
         self.leave(replica)
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
@@ -197,6 +204,27 @@ class FollowerStreams:
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
         self.refused_pushes.value += 1
         self._events.emit(PushRefused(partition=replica.partition, leader_id=replica.leader_id, reason=error.message))
+
+    def leader_lacks(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        if replica not in self._lacking:
+            self._lacking[replica] = None
+            self._events.emit(
+                TruncationRefused(
+                    partition=replica.partition,
+                    leader_id=replica.leader_id,
+                    leader_epoch=replica.leader_epoch,
+                    reason=error.message,
+                )
+            )
+        self._on_lacking()
+
+    def lacking_leaders(self) -> list[LackingLeader]:
+        """The leaders that lack committed records, as the controllers need them."""
+        return [
+            LackingLeader(each.topic_id, each.number, each.leader_epoch)
+            for each in self._lacking
+            if each.follower.leader_lacks
+        ]
 
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
         self._events.emit(

@@ -149,6 +149,10 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     elif broker.fenced and _may_be_unfenced(view, broker, request.metadata_offset):
         records, more = _with_consequences(view, _change(broker, fenced=False))
         reply = HeartbeatReply(fenced=False, should_shutdown=False)
+    elif request.lacking_leaders and not lost and not broker.fenced:
+        electorate = elections.Electorate(view.image, view.settings, view.hindered)
+        changes = elections.without_lacking_leaders(electorate, broker.broker_id, request.lacking_leaders)
+        records.extend(itertools.islice(changes, _batch_max(view)))  # the next heartbeat names the others again
     return Decision((*lost, *records), reply, contact, elections_pending=(*elections_pending, *more))
 
 

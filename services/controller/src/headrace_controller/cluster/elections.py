@@ -307,6 +307,29 @@ def after_broker_changed(
                 yield record
 
 
+def without_lacking_leaders(
+    electorate: Electorate, broker_id: int, reported: Iterable[tuple[bytes, int, int]]
+) -> Iterator[PartitionChangeRecord]:
+    """Yield the records that take leaders which lack committed records out of office: (topic id, partition, leader
+    epoch), as the broker's replica found. A copy of a directory in its present broker epoch cannot be recognized
+    otherwise.
+
+    The ISR goes with its leader, which let the others in. Every record that this leader has committed is in the ELR,
+    and in the reporting replica if that is in the ISR, so nothing is lost if one of these leads. Without them, the
+    leader may have committed records alone: it stays, and an operator decides."""
+    for topic_id, number, leader_epoch in reported:
+        partition = electorate.image.partition(topic_id, number)
+        if partition is None or broker_id not in partition.replicas:
+            continue
+        if partition.leader_epoch != leader_epoch or partition.leader in (NO_LEADER, broker_id):
+            continue
+        if partition.elr or broker_id in partition.isr:
+            lacking = [each for each in partition.isr if each != broker_id]
+            record = partition_change(electorate, electorate.image.topics[topic_id], number, lacking=lacking)
+            if record is not None:
+                yield record
+
+
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
     """Whether a change of the broker may affect the partition (a cheap filter). True if the broker's replica could
     replace a missing or hindered leader, or if a replica that does not work leads or is in the ISR."""

@@ -61,7 +61,8 @@ class Heartbeat:
     """``metadata_offset``: the offset (exclusive) up to which the broker has applied the metadata log.
     ``offline_directories``: directories that failed since the broker's start. ``stream``: number of the stream that
     carries this heartbeat. ``cannot_lead``: directories in which the broker's replicas must not lead now, with the
-    reasons."""
+    reasons. ``lacking_leaders``: leaders (topic id, partition, leader epoch) that lack committed records which the
+    broker's replicas have."""
 
     broker_id: int
     broker_epoch: int
@@ -71,6 +72,7 @@ class Heartbeat:
     offline_directories: tuple[bytes, ...] = ()
     stream: int = 0
     cannot_lead: tuple[CannotLead, ...] = ()
+    lacking_leaders: tuple[tuple[bytes, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -344,6 +344,9 @@ class _BrokerHeartbeats(_Heartbeats):
                 offline_directories=tuple(request.offline_log_dirs),
                 stream=self._number,
                 cannot_lead=tuple(CannotLead(each.directory_id, each.reason) for each in request.cannot_lead),
+                lacking_leaders=tuple(
+                    (each.topic_id, each.partition, each.leader_epoch) for each in request.lacking_leaders
+                ),
             )
         )
         self.seen = seen
