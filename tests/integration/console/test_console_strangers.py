@@ -16,9 +16,9 @@ import uvloop
 
 import headrace_console.console
 from headrace_console.app import ConsoleNode
-from headrace_console.connections import Connections
 from headrace_console.settings import ConsoleSettings
 from headrace_core.node import http_connections
+from headrace_core.node.http_connections import HttpConnections
 from headrace_core.security.http import HttpGuard
 from headrace_core.security.tls import TlsSettings, TlsSource
 from tests.worlds.security import TestAuthority
@@ -98,13 +98,14 @@ def _has_ended(reader: asyncio.StreamReader) -> bool:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headrace_console.console, "Connections", lambda: Connections(ABOVE_ALL))
+    monkeypatch.setattr(headrace_console.console, "HttpConnections", lambda _, *rest: HttpConnections(ABOVE_ALL, *rest))
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request must arrive within a second."""
-    monkeypatch.setattr(headrace_console.console, "Connections", lambda: Connections(ABOVE_ALL, 1.0))
+    hurried = functools.partial(HttpConnections, first_request_s=1.0)
+    monkeypatch.setattr(headrace_console.console, "HttpConnections", lambda _, *rest: hurried(ABOVE_ALL, *rest))
 
 
 @on_both_loops

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from headrace_core.connections import AddressLimits
 from headrace_core.errors import CoordinatorNotAvailableError
 from headrace_gateway import connection as module
 from headrace_gateway.budget import FETCH_BYTES_MIN, Answers
@@ -534,7 +535,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
 
 def test_connections_are_limited_in_all_and_for_each_address() -> None:
     async def scenario() -> None:
-        world = World(connections_max=3, connections_per_ip_max=2)
+        world = World(connections_max=3, addresses=AddressLimits(2))
         first, _ = world.connect("a")
         states = [world.connect(host)[0].state for host in ("a", "a", "b", "c")]
         assert states == ["open", "aborted", "open", "aborted"]

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from headrace_core.connections import AddressLimits
 from headrace_core.errors import InvalidRequestError, NetworkError, ServerBusyError
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, memory, open_channel, receiving
 from headrace_core.rpc import channel as channel_module
@@ -85,7 +86,7 @@ class Answering(StreamHandler[Any]):
 
 
 @contextlib.asynccontextmanager
-async def serving(**limits: int) -> AsyncIterator[Server]:
+async def serving(**limits: Any) -> AsyncIterator[Server]:
     server = Server(**limits)
     await server.listener.start()
     try:
@@ -476,6 +477,24 @@ def test_one_connection_too_many_is_closed_at_once() -> None:
             assert await asyncio.to_thread(refused.read_frame) is None
             for each in held:
                 each.close()
+            assert await is_served(server)
+
+    run(scenario)
+
+
+def test_an_address_has_no_more_busy_connections_than_its_limit() -> None:
+    async def scenario() -> None:
+        async with serving(addresses=AddressLimits(2)) as server, contextlib.AsyncExitStack() as open_channels:
+            streams = []
+            for _ in range(3):
+                channel = await open_channels.enter_async_context(connected(server))
+                streams.append(produce_pb2_grpc.ProduceStub(channel).Produce())
+                if len(streams) < 3:
+                    await until(lambda: server.open_calls == len(streams))
+            with pytest.raises(grpc.aio.AioRpcError, match=r"127\.0\.0\.1 has 2 connections with calls in progress"):
+                await streams.pop().read()
+            streams.pop().cancel()
+            await until(lambda: server.open_calls == 1)
             assert await is_served(server)
 
     run(scenario)

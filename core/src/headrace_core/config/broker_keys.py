@@ -120,6 +120,21 @@ BROKER = (
         source="KIP-402",
     ),
     honoured(
+        "max.connections.per.ip",
+        INT_MAX,
+        "Maximum number of connections of one IP address to each gateway, registry and console, and to the client and "
+        "external listeners of the other nodes, where connections with a call in progress count. 0 is allowed only "
+        "together with max.connections.per.ip.overrides.",
+        low=0,
+        source="KIP-308",
+    ),
+    honoured(
+        "max.connections.per.ip.overrides",
+        "",
+        "Limits on connections for single addresses, as host:count, separated by commas, in place of "
+        "max.connections.per.ip. A node looks host names up once, when it starts.",
+    ),
+    honoured(
         "fetch.max.bytes",
         57_671_680,
         "Maximum number of bytes in the response to one Fetch request.",

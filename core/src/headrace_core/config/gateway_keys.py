@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .definition import HEADRACE, INT_MAX, Kind, honoured
+from .definition import HEADRACE, Kind, honoured
 
 GATEWAY = (
     honoured(
@@ -35,13 +35,6 @@ GATEWAY = (
         "requests; -1 means 64 MiB.",
         low=-1,
         kind=Kind.LONG,
-    ),
-    honoured(
-        "max.connections.per.ip",
-        INT_MAX,
-        "Maximum number of open connections that a gateway accepts from one IP address.",
-        low=0,
-        source="KIP-308",
     ),
     honoured(
         "connections.max.idle.ms",

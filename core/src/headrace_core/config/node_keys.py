@@ -203,13 +203,6 @@ NETWORK = (
         low=1,
     ),
     accepted(
-        "max.connections.per.ip.overrides",
-        "",
-        "Limits on connections for single addresses, as host:count.",
-        _CONNECTIONS,
-        scope=Scope.CLUSTER_WIDE,
-    ),
-    accepted(
         "max.connection.creation.rate",
         INT_MAX,
         "Maximum number of new connections that a broker accepts in a second.",

@@ -40,8 +40,7 @@ from ..errors import (
     UnknownServerError,
 )
 from ..rpc.streams import ServerStream, StreamHandler
-from ..security.acl_types import network_of
-from ..security.gate import host_of
+from ..security.acl_types import host_of, network_of
 from ..security.sasl.exchange import Identity, ServerExchange
 from ..security.sasl.mechanisms import Mechanisms
 from ..security.sasl.slow_steps import SlowSteps

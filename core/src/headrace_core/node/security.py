@@ -15,21 +15,23 @@ from typing import Any
 import grpc
 
 from ..clock import SystemClock
+from ..connections import AddressLimits
 from ..errors import HeadraceError, InvalidConfigError, ServerBusyError
 from ..metadata.image import MetadataImage
 from ..metadata.security import SecurityImage
 from ..rpc.channel import PLAINTEXT, Channels
 from ..security.access import Authorization
+from ..security.acl_types import host_of
 from ..security.audit import audit_log_of
 from ..security.authorization import authorization_of
 from ..security.certificates import NodeIdentity, node_identity
-from ..security.gate import Gate, Sessions, host_of
+from ..security.gate import Gate, Sessions
 from ..security.mapping import PrincipalMapper, user_principal
 from ..security.principal import Principal
 from ..security.protocols import NODE_LISTENERS, SecurityProtocol
 from ..security.tls import TlsSettings, TlsSource, set_ciphers
 from .config import NodeConfig
-from .listeners import INTERNAL
+from .listeners import INTERNAL, serves_clients
 
 logger = logging.getLogger("headrace.security")
 
@@ -61,6 +63,7 @@ class NodeSecurity:
         """Read keys and certificates. Raises InvalidConfigError, which names the listener, the key and the file."""
         self.listeners = {name: _listener(config, name, protocol) for name, protocol in config.protocols.items()}
         self._config = config
+        self._addresses = AddressLimits.of(config.values)
         self._image: Callable[[], MetadataImage] = lambda: MetadataImage()
         #: The audit log; None without audit.log.path.
         self.audit = audit_log_of(config.values)
@@ -95,8 +98,9 @@ class NodeSecurity:
     def port_options(
         self, listener: str, authorization: Authorization | None = None, sessions: Sessions | None = None
     ) -> dict[str, Any]:
-        """Arguments of Listener for the port of a listener: its credentials, and the gate that authenticates and
-        authorizes calls. ``authorization``: the node's authorizer. ``sessions``: needed for SASL."""
+        """Arguments of Listener for the port of a listener: its credentials, the gate that authenticates and
+        authorizes calls, and the limits of addresses. ``authorization``: the node's authorizer. ``sessions``: needed
+        for SASL."""
         found = self.listeners[listener]
         gate = Gate(
             listener,
@@ -108,7 +112,12 @@ class NodeSecurity:
             **({} if self.audit is None else {"on_unknown": self.audit.call_refused}),
         )
         takes_plaintext = self.takes_plaintext and listener == INTERNAL
-        return {"credentials": self.credentials(listener), "takes_plaintext": takes_plaintext, "gate": gate}
+        return {
+            "credentials": self.credentials(listener),
+            "takes_plaintext": takes_plaintext,
+            "gate": gate,
+            "addresses": self._addresses if serves_clients(listener) else None,
+        }
 
     def follow(self, image: Callable[[], MetadataImage]) -> None:
         """Take users and ACLs from the image that ``image`` returns; call ``follow`` before the listeners are

@@ -24,6 +24,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from ..connections import OVERRIDES, PER_IP, AddressCounts, AddressLimits
 from ..errors import (
     HeadraceError,
     InvalidRequestError,
@@ -31,6 +32,7 @@ from ..errors import (
     ServerShuttingDownError,
 )
 from ..metrics.calls import CallTimes
+from ..security.acl_types import host_of
 from ..tracing.context import parse_traceparent, traceparent_in
 from ..unexpected import answer_to, log_fields
 from .both import BothProtocols
@@ -159,6 +161,37 @@ class AnswerBytes:
             del self._of_connection[peer]
 
 
+class BusyConnections:
+    """The connections with a call in progress, limited for each address. gRPC accepts connections before Headrace's
+    code runs, so a connection counts from its first call in progress to the end of its last."""
+
+    def __init__(self, limits: AddressLimits) -> None:
+        self._limits = limits
+        self._addresses = AddressCounts(limits)
+        self._calls: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def call(self, peer: str) -> Iterator[None]:
+        """Count a call of the connection ``peer`` while the context is open. Raises ServerBusyError if the connection
+        would be above the limit of its address."""
+        host = host_of(peer)
+        if host and not self._calls[peer] and not self._addresses.begin(host):
+            del self._calls[peer]
+            raise ServerBusyError(
+                f"{host} has {self._limits.most(host)} connections with calls in progress, which is its limit "
+                f"({PER_IP} or {OVERRIDES}); close some of its clients, or raise the limit"
+            )
+        self._calls[peer] += 1
+        try:
+            yield
+        finally:
+            self._calls[peer] -= 1
+            if not self._calls[peer]:
+                del self._calls[peer]
+                if host:
+                    self._addresses.end(host)
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Converts a handler's HeadraceError to a gRPC status. An exception other than HeadraceError is logged and becomes
     UNKNOWN_SERVER_ERROR."""
@@ -171,7 +204,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         answers: AnswerBytes,
         times: CallTimes,
         gate: Gate | None = None,
+        addresses: AddressLimits | None = None,
     ) -> None:
+        self._busy = BusyConnections(addresses) if addresses is not None and addresses.are_set else None
         self._gate = None if gate is None or gate.is_open else gate
         self._calls = calls
         self._penalties = Penalties()
@@ -216,6 +251,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         requests = None if handler.request_streaming else budget
         if handler.response_streaming:
             guarded = _guard(behaviour, method, self._calls, self._penalties, requests, self._times, gate=gate)
+            guarded = guarded if self._busy is None else _counted(guarded, method, self._busy)
             return grpc.stream_stream_rpc_method_handler(guarded, parse, serialize)
 
         async def answered(request: Any, context: Any) -> bytes:
@@ -224,11 +260,27 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._answers.hold(len(data), context, method)
             return data
 
-        return grpc.stream_unary_rpc_method_handler(
-            _guard(answered, method, self._calls, self._penalties, requests, self._times, is_timed=True, gate=gate),
-            parse,
-            None,
+        guarded = _guard(
+            answered, method, self._calls, self._penalties, requests, self._times, is_timed=True, gate=gate
         )
+        guarded = guarded if self._busy is None else _counted(guarded, method, self._busy)
+        return grpc.stream_unary_rpc_method_handler(guarded, parse, None)
+
+
+def _counted(guarded: Any, method: str, busy: BusyConnections) -> Any:
+    """Wrap a guarded handler: count the connections of each address. Health checks are always answered."""
+    if method == _HEALTH_WATCH:
+        return guarded
+
+    async def counted(request: Any, context: Any) -> Any:
+        try:
+            with busy.call(context.peer()):
+                return await guarded(request, context)
+        except ServerBusyError as error:  # of ``busy``: the guarded handler raises no HeadraceError
+            status, text, metadata = status_of(error)
+            return await context.abort(status, text, metadata)
+
+    return counted
 
 
 def _guard(
@@ -350,13 +402,15 @@ class Listener:
         credentials: grpc.ServerCredentials | None = None,
         takes_plaintext: bool = False,
         gate: Gate | None = None,
+        addresses: AddressLimits | None = None,
     ) -> None:
         """``takes_bulk``: False when callers send little data; see ``UNMEASURED_OPTIONS``. ``message_bytes_max``: a
         larger message is refused by its announced length, before it is received. ``connections_max``: limit of
         connections; further connections are closed when accepted. ``streams_max``: limit of calls on one connection; a
         gRPC client delays further calls until an earlier call ends. ``credentials``: keys and certificates of an
         encrypted port; None: unencrypted. ``takes_plaintext``: take unencrypted connections in addition to encrypted
-        connections. ``gate``: the check of callers; None: every caller may call everything."""
+        connections. ``gate``: the check of callers; None: every caller may call everything. ``addresses``: the limits
+        of connections of one address."""
         self.name = name
         self.host = host
         self.port = port
@@ -367,6 +421,7 @@ class Listener:
         self._credentials = credentials
         self._both = BothProtocols() if takes_plaintext and credentials is not None else None
         self._gate = gate
+        self._addresses = addresses
         #: Bytes of the single requests in progress: of calls with a single response, and of calls with a response
         #: stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
@@ -391,7 +446,9 @@ class Listener:
         """Bind and serve; returns the port. Raises OSError when the address cannot be bound."""
         server = grpc.aio.server(
             interceptors=[
-                ErrorInterceptor(self._calls, self.requests, self.watches, self.answers, self.calls, self._gate)
+                ErrorInterceptor(
+                    self._calls, self.requests, self.watches, self.answers, self.calls, self._gate, self._addresses
+                )
             ],
             options=[
                 *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),

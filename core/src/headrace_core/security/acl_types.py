@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import ipaddress
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from ..errors import InvalidRequestError
 
@@ -161,3 +162,19 @@ def network_of(host: str) -> str:
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
+
+
+def host_of(peer: str) -> str:
+    """The IP address in gRPC's name of a connection: ``ipv4:127.0.0.1:4711``, ``ipv6:[::1]:4711``."""
+    kind, _, address = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return ""
+    return canonical_host(address.rpartition(":")[0].strip("[]"))
+
+
+def canonical_host(host: str) -> str:
+    """The address as ACLs name it; "" for a text that is no address."""
+    try:
+        return str(plain_address(host.partition("%")[0]))
+    except ValueError:
+        return ""

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from ..errors import ClusterAuthorizationFailedError, HeadraceError, InvalidRequestError, SaslAuthenticationFailedError
 from .access import Access, Authorization, current_access, set_access
-from .acl_types import CLUSTER_NAME, Operation, ResourceType, plain_address
+from .acl_types import CLUSTER_NAME, Operation, ResourceType, canonical_host, host_of
 from .caller import Caller, set_caller
 from .certificates import check_not_expired
 from .node_ids import CLAIMS, check_claim
@@ -315,19 +315,4 @@ def _client_of_gateway(named: str, metadata: dict[str, Any], listener: str) -> C
             f"a gateway can act only for a principal of type User, not for {text[:60]!r}"
         )
     client_id = unquote(str(metadata.get(CLIENT_ID_KEY, "")))[:CLIENT_ID_CHARS_MAX]
-    return Caller(principal, _canonical(str(metadata.get(HOST_KEY, ""))), client_id, listener)
-
-
-def host_of(peer: str) -> str:
-    """The IP address in gRPC's name of a connection: ``ipv4:127.0.0.1:4711``, ``ipv6:[::1]:4711``."""
-    kind, _, address = unquote(peer).partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return ""
-    return _canonical(address.rpartition(":")[0].strip("[]"))
-
-
-def _canonical(host: str) -> str:
-    try:
-        return str(plain_address(host.partition("%")[0]))
-    except ValueError:
-        return ""
+    return Caller(principal, canonical_host(str(metadata.get(HOST_KEY, ""))), client_id, listener)

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace_core.quotas import CONNECTION_CREATION_RATE, REQUEST_PERCENTAGE, ClientLimits, QuotaManager
+from headrace_core.security.acl_types import host_of
 from headrace_core.security.caller import current_caller
-from headrace_core.security.gate import host_of
 
 _CONNECTIONS_SEEN_MAX = 10_000
 

@@ -19,13 +19,12 @@ from headrace_core.clock import SystemClock
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.http_bodies import SERVER, server_logger
-from headrace_core.node.http_connections import Listener
+from headrace_core.node.http_connections import HttpConnections, Listener
 from headrace_core.node.listeners import ListenerAddress
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.sockets import bound_socket
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
 
-from .connections import Connections
 from .console import Site
 from .gate import FORM_BYTES_MAX
 from .pages import add_routes
@@ -60,7 +59,7 @@ class ConsoleNode:
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
         self._listeners: list[Listener] = []
-        self._connections: Connections | None = None
+        self._connections: HttpConnections | None = None
 
     async def start(self) -> None:
         """Start the console; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error

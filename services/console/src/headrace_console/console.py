@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import logging
 import secrets
 import shlex
 import time
@@ -26,14 +27,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from headrace import __version__
 from headrace_core.errors import HeadraceError, SaslAuthenticationFailedError
+from headrace_core.node.descriptors import connections_with_room
+from headrace_core.node.http_connections import HttpConnections
 from headrace_core.visible import escaped
 
 from . import display
 from .changes import Change
 from .cluster import Cluster, command
-from .connections import Connections
 from .decoding import Decoding
-from .gate import Gate, Refused, Tokens, is_refusal
+from .gate import CONNECTIONS_MAX, Gate, Refused, Tokens, is_refusal
 from .settings import ConsoleSettings
 from .tailing import Tailing, Watchers
 from .watching import View, Watching
@@ -43,6 +45,8 @@ STATIC = Path(__file__).parent / "static"
 FIRST_S = 0.4
 #: Seconds between two refreshes of a page's live part.
 REFRESH_S = 5
+#: Number of file descriptors that are reserved for the sessions' clients of the cluster.
+_CLIENTS_FILES = 256
 #: Maximum number of messages about completed changes that are kept until a page shows them.
 _DONE_MAX = 100
 PER_PAGE = 50
@@ -57,7 +61,8 @@ class Site:
         self.settings = settings
         self.tokens = Tokens()
         self.watchers = Watchers()
-        self.connections = Connections()
+        most = connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES)
+        self.connections = HttpConnections(most, logging.getLogger("headrace.console"), settings.addresses)
         self.gate = Gate(
             settings.allowed_hosts,
             self.show_error,

@@ -24,12 +24,14 @@ from aiohttp import web
 
 from headrace_core.errors import HeadraceError
 from headrace_core.node.http_bodies import coding_error, has_unread_body
+from headrace_core.node.http_connections import HttpConnections
 from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
 from headrace_core.unexpected import log_fields, request_id_of
 
-from .connections import Connections
-
 logger = logging.getLogger("headrace.console")
+
+#: Maximum number of connections; fewer if the process's limit of open files is too low.
+CONNECTIONS_MAX = 1_000
 
 ShowError = Callable[[web.Request, int, str], web.Response]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -138,10 +140,10 @@ class Gate:
         allowed_hosts: frozenset[str],
         show_error: ShowError,
         guard: HttpGuard | None = None,
-        connections: Connections | None = None,
+        connections: HttpConnections | None = None,
     ) -> None:
         self._allowed = allowed_hosts
-        self._connections = connections or Connections()
+        self._connections = connections or HttpConnections(CONNECTIONS_MAX, logger)
         self._guard = guard or HttpGuard()
         self._show_error = show_error
         self._requests = 0

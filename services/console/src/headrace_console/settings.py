@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace_core.connections import AddressLimits
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.http_listeners import parse_http_listeners
@@ -41,7 +42,7 @@ class ConsoleSettings:
     limits of a session. ``proxies``: proxies whose X-Forwarded-For header is trusted. ``guard``: TLS of the listeners,
     and the check of requests if the console has no sign-in. ``registry``: further configuration keys of the schema
     registry's client. ``schemas_topic``: the topic in which the registry stores its schemas; users who are authorized
-    to read this topic see the registry's schemas.
+    to read this topic see the registry's schemas. ``addresses``: the limits of connections of one address.
     """
 
     listeners: tuple[ListenerAddress, ...]
@@ -59,6 +60,7 @@ class ConsoleSettings:
     guard: HttpGuard = field(default_factory=HttpGuard)
     registry: Mapping[str, Any] = field(default_factory=dict)
     schemas_topic: str = SCHEMAS_TOPIC
+    addresses: AddressLimits = field(default_factory=AddressLimits)
 
     @classmethod
     def of(cls, config: NodeConfig) -> ConsoleSettings:
@@ -82,6 +84,7 @@ class ConsoleSettings:
             guard=HttpGuard.of(config.listener_values("console"), encrypts=encrypts, where="console.listeners: "),
             registry=_registry(values),
             schemas_topic=values["kafkastore.topic"],
+            address_limits=AddressLimits.of(values),
         )
 
     @classmethod
@@ -103,6 +106,7 @@ class ConsoleSettings:
         guard: HttpGuard | None = None,
         registry: Mapping[str, Any] | None = None,
         schemas_topic: str = SCHEMAS_TOPIC,
+        address_limits: AddressLimits | None = None,
     ) -> ConsoleSettings:
         """Settings from text. Raises InvalidConfigError, which names the key and the legal form."""
         if not bootstrap_servers:
@@ -136,6 +140,7 @@ class ConsoleSettings:
             guard=guard or HttpGuard(),
             registry=registry or {},
             schemas_topic=schemas_topic,
+            addresses=address_limits or AddressLimits(),
             path_prefix=prefix,
             is_read_only=is_read_only,
             allowed_hosts=frozenset(host.lower() for host in allowed_hosts),

@@ -34,12 +34,13 @@ import functools
 import logging
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
+from headrace_core.connections import PER_IP, AddressCounts, plain
 from headrace_core.errors import (
     HeadraceError,
     SaslAuthenticationFailedError,
@@ -240,7 +241,7 @@ class Connections:
         self.has_ended = False
         self.open: set[Connection] = set()
         self.entrance = Entrance(self.log)
-        self.of_host: Counter[str] = Counter()
+        self._addresses = AddressCounts(settings.addresses)
         #: For the metrics: times of requests by Kafka's name, and bytes of requests and answers.
         self.calls = CallTimes("kafka")
         self.bytes_in = self.bytes_out = 0
@@ -255,11 +256,10 @@ class Connections:
         if len(self.open) >= self.settings.connections_max:
             self.log("refused a connection of %s: max.connections=%d", host, self.settings.connections_max)
             return False
-        if self.of_host[host] >= self.settings.connections_per_ip_max:
-            self.log("refused a connection of %s: max.connections.per.ip=%d", host, self.of_host[host])
+        if not self._addresses.begin(host):
+            self.log("refused a connection of %s: %s=%d", host, PER_IP, self.settings.addresses.most(plain(host)))
             return False
         self.open.add(connection)
-        self.of_host[host] += 1
         if not connection.is_authenticated:
             self.entrance.enter(connection)
         return True
@@ -268,9 +268,7 @@ class Connections:
         self.entrance.leave(connection)
         if connection in self.open:
             self.open.remove(connection)
-            self.of_host[host] -= 1
-            if not self.of_host[host]:
-                del self.of_host[host]
+            self._addresses.end(host)
             if self._none_open is not None and not self.open:
                 self._none_open.set()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace_core.config import fields_from, from_key
 from headrace_core.config.server_keys import SERVER
+from headrace_core.connections import AddressLimits
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.listeners import ListenerAddress, check_advertised, parse_listeners
@@ -23,9 +24,9 @@ _PORTS = re.compile(r"(?P<name>[A-Za-z0-9_-]+):(?P<base>\d{1,5})\Z")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     """``broker_ports`` maps a listener name to its base port: the port of broker N is base + N; a listener without a
-    base port uses free ports. ``request_bytes_max``: maximum size of a frame in bytes. ``protocols``: the security
-    protocol of each listener, by name. ``has_tokens``: whether delegation tokens exist. ``rack``: the gateway's rack or
-    zone; None without one."""
+    base port uses free ports. ``addresses``: the limits of connections of one address. ``request_bytes_max``: maximum
+    size of a frame in bytes. ``protocols``: the security protocol of each listener, by name. ``has_tokens``: whether
+    delegation tokens exist. ``rack``: the gateway's rack or zone; None without one."""
 
     listeners: tuple[ListenerAddress, ...] = ()
     advertised: tuple[ListenerAddress, ...] = ()
@@ -35,7 +36,7 @@ class GatewaySettings:
         SERVER, "queued.max.request.bytes", lambda value: value if value >= 0 else QUEUED_BYTES
     )
     connections_max: int = from_key(SERVER, "max.connections")
-    connections_per_ip_max: int = from_key(SERVER, "max.connections.per.ip")
+    addresses: AddressLimits = field(default_factory=AddressLimits)
     idle_ms: int = from_key(SERVER, "connections.max.idle.ms")
     request_timeout_ms: int = from_key(SERVER, "request.timeout.ms")
     fetch_bytes_max: int = from_key(SERVER, "fetch.max.bytes")
@@ -61,6 +62,7 @@ class GatewaySettings:
             advertised=advertised,
             broker_ports=_broker_ports(values["kafka.broker.ports"], listeners),
             protocols=_protocols(listeners, parse_protocol_map(values["listener.security.protocol.map"])),
+            addresses=AddressLimits.of(values),
             request_bytes_max=config.given.get("socket.request.max.bytes", REQUEST_BYTES),
             **fields_from(cls, values),
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace_core.config import fields_from, from_key
 from headrace_core.config.server_keys import SERVER
+from headrace_core.connections import AddressLimits
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.http_listeners import parse_http_listeners
@@ -27,7 +28,7 @@ def _seconds(milliseconds: int) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySettings:
     """``advertised_url``: empty if the URL is derived from the first listener. ``bootstrap_servers``: addresses of
-    brokers. ``guard``: security of the HTTP listeners."""
+    brokers. ``guard``: security of the HTTP listeners. ``addresses``: the limits of connections of one address."""
 
     listeners: tuple[ListenerAddress, ...]
     advertised_url: str = ""
@@ -44,6 +45,7 @@ class RegistrySettings:
     #: of ``kafkastore.ssl.`` and ``kafkastore.sasl.``.
     client: Mapping[str, Any] = field(default_factory=dict)
     guard: HttpGuard = field(default_factory=HttpGuard)
+    addresses: AddressLimits = field(default_factory=AddressLimits)
 
     @classmethod
     def of(cls, config: NodeConfig) -> RegistrySettings:
@@ -70,6 +72,7 @@ class RegistrySettings:
             bootstrap_servers=servers,
             client=client,
             guard=guard,
+            addresses=AddressLimits.of(values),
             **fields_from(cls, values),
         )
 

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.node.http_bodies import expected
+from headrace_core.node.http_connections import HttpConnections
 
 from ..compat import Level
 from ..schemas import InvalidSchemaError, Parsed, SchemaType
@@ -40,7 +41,6 @@ from ..state import (
 from ..state.decisions import NotQuickError
 from ..state.parsing import resolved_characters
 from . import answers, requests
-from .connections import Connections
 from .forwarding import (
     DELETE_CONFIG,
     DELETE_MODE,
@@ -74,7 +74,7 @@ TURN_S = 10.0
 
 
 #: The aiohttp AppKey under which an application stores its connection limits; the application's listeners read them.
-CONNECTIONS = web.AppKey("connections", Connections)
+CONNECTIONS = web.AppKey("connections", HttpConnections)
 
 
 def application(registry: Registry, settings: RegistrySettings, calls: CallTimes | None = None) -> web.Application:
@@ -111,7 +111,7 @@ class Api:
         self._writing = Writing(registry, settings.write_timeout_s, settings.guard.tls)
         self._thread = ThreadPoolExecutor(1, "registry-parser")
         self._turn = asyncio.Lock()  # lock of the request whose work runs in the thread
-        self.gate = Gate(lambda: registry.is_ready, registry.catch_up)
+        self.gate = Gate(lambda: registry.is_ready, registry.catch_up, settings.addresses)
 
     @property
     def _image(self) -> Image:

@@ -15,14 +15,16 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from headrace_core.connections import AddressLimits
 from headrace_core.metrics.calls import CallTimes
+from headrace_core.node.descriptors import connections_with_room
 from headrace_core.node.http_bodies import coding_error, has_unread_body, invite
+from headrace_core.node.http_connections import HttpConnections
 from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
 from headrace_core.unexpected import log_fields, request_id_of
 
 from ..state import RegistryError
 from ..state.records import dump
-from .connections import Connections
 
 logger = logging.getLogger("headrace.registry")
 
@@ -36,6 +38,10 @@ MEDIA_TYPES = (
 CONSUMED_TYPES = (*MEDIA_TYPES, "application/octet-stream")
 
 _READS = ("GET", "HEAD")
+#: Maximum number of connections of a registry; fewer if the process's limit of open files is too low.
+CONNECTIONS_MAX = 2_000
+#: Number of file descriptors reserved for the registry's own clients and for requests to the writer.
+_CLIENTS_FILES = 256
 #: Maximum bytes of a request body. The longest legal schema fits, even if every character of its text is escaped.
 BODY_BYTES_MAX = 8 << 20
 #: Maximum bytes of the bodies of all requests in progress together.
@@ -91,11 +97,17 @@ class Gate:
     """The middleware of all requests: limits, and errors as JSON.
 
     ``is_ready``: whether this replica may answer. ``catch_up``: returns whether the replica's state is current; after a
-    suspension of the process, it first waits until the state is current.
+    suspension of the process, it first waits until the state is current. ``addresses``: the limits of connections of
+    one address.
     """
 
-    def __init__(self, is_ready: Callable[[], bool], catch_up: Callable[[], Awaitable[bool]]) -> None:
-        self.connections = Connections()
+    def __init__(
+        self,
+        is_ready: Callable[[], bool],
+        catch_up: Callable[[], Awaitable[bool]],
+        addresses: AddressLimits | None = None,
+    ) -> None:
+        self.connections = HttpConnections(connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES), logger, addresses)
         self._catch_up = catch_up
         self._is_ready = is_ready
         self._requests = 0
@@ -108,7 +120,7 @@ class Gate:
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        self.connections.has_request(request.protocol)
+        self.connections.is_busy(request.protocol)
         self._requests += 1
         started_s = time.perf_counter()
         try:
@@ -117,6 +129,7 @@ class Gate:
             return answer
         finally:
             self._requests -= 1
+            self.connections.is_idle(request.protocol, request.remote or "")
 
     def _count(self, request: web.Request, answer: web.StreamResponse, seconds: float) -> None:
         """Count a request by its route, which no client chooses, and an error by its status."""
