@@ -16,8 +16,9 @@ eight bytes            fixed64, sfixed64
 float, double          a group each
 ====================== ================================================
 
-Another package changes the full names of all messages, which generated readers look for. A oneof of several earlier
-oneofs is refused, although Confluent's registry accepts it: a record may have a field of each.
+Another package changes the full names of all messages, which generated readers look for. A oneof may not have fields
+of several earlier oneofs, or fields that stood alone: a record may have one of each. Numbers may not become repeated
+or singular; Confluent's registry allows this to fields of proto3 without ``optional``.
 
 As in Confluent's registry, groups of proto2, extensions and services are not compared.
 
@@ -53,8 +54,6 @@ REASONS: Final = {
     "ONEOF_FIELD_REMOVED": "The {reader} schema is missing a oneof field at path '{path}' in the {writer} schema",
     "MULTIPLE_FIELDS_MOVED_TO_ONEOF": "Multiple fields in the oneof at path '{path}' in the {reader} schema are "
     "outside a oneof in the {writer} schema",
-    "ONEOFS_MERGED": "Fields in the oneof at path '{path}' in the {reader} schema are in several oneofs in the "
-    "{writer} schema",
     "FIELD_MOVED_TO_EXISTING_ONEOF": "A field in the oneof at path '{path}' in the {reader} schema is outside an "
     "existing oneof in the {writer} schema",
 }
@@ -177,7 +176,10 @@ class _Check:
 
     def _one_field(self, found: _Found, place: str, old: tuple[Field, str], new: tuple[Field, str]) -> Steps[None]:
         labels = (old[0].label, new[0].label)
+        before = len(found)
         yield self._field_types(found, place, labels, (old[0].type, old[1]), (new[0].type, new[1]))
+        if labels[1] is Label.REQUIRED and labels[0] is not Label.REQUIRED and len(found) == before:
+            found.append(Difference("REQUIRED_FIELD_ADDED", place))  # Confluent accepts it for texts and messages
 
     def _field_types(
         self,
@@ -200,7 +202,7 @@ class _Check:
                     found.append(Difference("FIELD_KIND_CHANGED", place))
                 elif old_group != new_group:
                     found.append(Difference("FIELD_SCALAR_KIND_CHANGED", place))
-                elif old_group != "bytes" and None not in labels and labels[0] is not labels[1]:
+                elif old_group != "bytes" and _are_other_labels(*labels):
                     found.append(Difference("FIELD_NUMERIC_LABEL_CHANGED", place))
 
     def _named_types(self, found: _Found, place: str, old: FoundType, new: FoundType) -> Steps[None]:
@@ -222,6 +224,14 @@ class _Check:
             found.append(Difference("FIELD_NAMED_TYPE_CHANGED", place))
 
 
+def _are_other_labels(old: Label | None, new: Label | None) -> bool:
+    """Whether numbers are written in another way, or refused. None: without a label, or in a oneof. Confluent's
+    registry does not compare these with ``repeated``, whose packed numbers a singular field does not read."""
+    if (old is Label.REPEATED) is not (new is Label.REPEATED):
+        return True
+    return old is not new and None not in (old, new)
+
+
 def _group(kind: str | MapType | FoundType) -> str | None:
     """The group of a scalar type or an enum; None for a map and a message."""
     if isinstance(kind, FoundType):
@@ -232,28 +242,24 @@ def _group(kind: str | MapType | FoundType) -> str | None:
 def _moved(
     name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: Mapping[int, tuple[OneOf, Field]]
 ) -> _Found:
-    """The incompatible moves of fields into a oneof. An old writer may have written several of the moved fields, but a
-    oneof keeps only one field."""
+    """The incompatible moves of fields into a oneof. An old writer may have written several of them, if they were not
+    in one oneof already, but a oneof keeps only one field."""
     moved = sum(one.number in old_fields for one in oneof.fields)
     oneofs = {old_in_oneofs[one.number][0].name for one in oneof.fields if one.number in old_in_oneofs}
-    if moved > 1:
-        kind = "MULTIPLE_FIELDS_MOVED_TO_ONEOF"
-    elif moved == 1 and oneofs:
-        kind = "FIELD_MOVED_TO_EXISTING_ONEOF"
-    elif len(oneofs) > 1:
-        kind = "ONEOFS_MERGED"  # Confluent's registry accepts this, and the reader loses the fields of all but one
-    else:
+    if moved + len(oneofs) < 2:
         return []
+    kind = "MULTIPLE_FIELDS_MOVED_TO_ONEOF" if moved > 1 else "FIELD_MOVED_TO_EXISTING_ONEOF"
     return [Difference(kind, _place(name, oneof.name))]
 
 
 def _removed_from_oneofs(name: str, old: Message, new: Message) -> _Found:
-    """Fields that were removed from oneofs that both messages have."""
-    new_numbers = {oneof.name: {one.number for one in oneof.fields} for oneof in new.oneofs}
+    """Fields that were removed from oneofs that both messages have. A field that only left its oneof loses nothing."""
+    names = {oneof.name for oneof in new.oneofs}
+    kept = {one.number for oneof in new.oneofs for one in oneof.fields} | {one.number for one in new.fields}
     return [
         Difference("ONEOF_FIELD_REMOVED", _place(name, oneof.name, one.number))
         for oneof in old.oneofs
-        if oneof.name in new_numbers
+        if oneof.name in names
         for one in oneof.fields
-        if one.number not in new_numbers[oneof.name]
+        if one.number not in kept
     ]
