@@ -257,6 +257,19 @@ def test_lists_of_schemas(api: World) -> None:
     assert text == '[{"subject":"orders-key","version":1,"id":1,"schema":"\\"string\\""}]'
 
 
+def test_a_page_of_schemas_is_whole_or_an_error(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for subject in ("a", "b", "c"):
+        api.register(subject, '"string"')
+    monkeypatch.setattr("headrace_registry.api.handlers.PAGE_CHARACTERS_MAX", 2 * len('"string"'))
+    refused = api.get("/schemas")
+    assert (refused.status, refused.body["error_code"]) == (422, 422)
+    assert "ask with limit=2 and a greater offset" in refused.body["message"]
+    pages = [api.get(f"/schemas?limit=2&offset={offset}").body for offset in (0, 2)]
+    assert [[each["subject"] for each in page] for page in pages] == [["a", "b"], ["c"]]
+    monkeypatch.setattr("headrace_registry.api.handlers.PAGE_CHARACTERS_MAX", 1)
+    assert [each["subject"] for each in api.get("/schemas?limit=1&offset=1").body] == ["b"]
+
+
 def test_lists_of_subjects(api: World) -> None:
     for subject in ("b", "a", "ab", "c"):
         api.register(subject, '"string"')

@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 #: Confluent's defaults of subject.search.max.limit and schema.search.max.limit.
 SUBJECTS_MAX, SCHEMAS_MAX = 20_000, 1_000
-#: Maximum number of characters of all schemas in one answer; a longer page ends early.
+#: Maximum number of characters of all schemas in one answer; a longer page is refused.
 PAGE_CHARACTERS_MAX = 8 << 20
 #: A schema with more characters than this number, references included, is parsed in a thread, not in the event loop.
 LONG_SCHEMA = 16 * 1024
@@ -289,9 +289,11 @@ class Api:
                 if offset > 0:
                     offset -= 1
                     continue
-                characters += len(each.stored.schema.text)
-                if len(found) == limit or (found and characters > PAGE_CHARACTERS_MAX):
+                if len(found) == limit:
                     return found
+                characters += len(each.stored.schema.text)
+                if found and characters > PAGE_CHARACTERS_MAX:
+                    raise errors.page_too_large(len(found), PAGE_CHARACTERS_MAX)
                 found.append(answers.version(each))
         return found
 

@@ -123,6 +123,16 @@ def schema_too_large() -> RegistryError:
     return RegistryError(422, 42209, "Register operation failed because schema is too large")
 
 
+def page_too_large(fitting: int, characters_max: int) -> RegistryError:
+    """Confluent's registry has no such limit. A shorter page would look like the last one."""
+    return RegistryError(
+        422,
+        422,
+        f"The schemas of this page have more than {characters_max} characters together; ask with limit={fitting} and "
+        "a greater offset for the rest",
+    )
+
+
 def unsupported(code: int, what: str) -> RegistryError:
     """A part of Confluent's API that this registry does not serve."""
     return RegistryError(422, code, f"This registry does not support {what}; send the request without it.")
