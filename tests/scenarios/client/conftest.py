@@ -115,6 +115,14 @@ class FakeCluster:
             for number in range(partitions):
                 self.leaders[topic, number] = leader
 
+    def delete(self, topic: str) -> None:
+        with self.changed:
+            for number in range(self.partitions.pop(topic)):
+                for known in (self.leaders, self.logs, self.ends, self.producers):
+                    known.pop((topic, number), None)
+            self.topic_ids[topic] = bytes(reversed(self.topic_ids[topic][:-1])) + b"n"
+            self.changed.notify_all()
+
     def move(self, topic: str, partition: int, leader: int) -> None:
         with self.changed:
             self.leaders[topic, partition] = leader

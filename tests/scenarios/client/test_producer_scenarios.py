@@ -339,6 +339,40 @@ def test_topic_is_not_created_when_the_client_may_not(fake: Any) -> None:
         out.send("new", b"v")
 
 
+@pytest.mark.parametrize("error", [3, 6, 100], ids=["unknown topic", "not leader", "unknown topic id"])
+@pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False, "acks": "1"}])
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_used_producer_creates_a_deleted_topic_again_like_a_new_one(
+    fake: Any, error: int, settings: dict[str, Any], partitions: int
+) -> None:
+    fake.create("gone", 2)
+    fake.auto_create = partitions
+    fake.on_produce = lambda broker, item: 0 if item.topic in fake.partitions else error
+    with producer(fake, **settings) as out:
+        out.send("gone", b"old", partition=0).result(60)
+        fake.delete("gone")
+        futures = [out.send("gone", b"%d" % number, partition=0) for number in range(3)]
+        for future in futures:
+            future.result(10)
+        assert [bytes(each.value) for each in fake.records("gone", 0)] == [b"0", b"1", b"2"]
+        assert len(out.partitions_for("gone")) == partitions
+    assert [list(each.topics) for each in fake.metadata_asked if each.allow_auto_topic_creation] == [["gone"]] * 2
+
+
+def test_a_used_producer_creates_no_topic_when_the_client_may_not(fake: Any) -> None:
+    fake.create("gone")
+    fake.auto_create = 1
+    with producer(fake, allow_auto_create_topics=False) as out:
+        out.send("gone", b"old").result(60)
+        fake.delete("gone")
+        late = out.send("gone", b"new")
+        until(lambda: fake.metadata_asked[-1].topics == ["gone"])
+        assert not any(each.allow_auto_topic_creation for each in fake.metadata_asked)
+        assert "gone" not in fake.partitions
+        fake.create("gone")
+        late.result(60)
+
+
 def test_partition_out_of_range_is_asked_for_again_before_it_is_refused(fake: Any) -> None:
     with producer(fake) as out:
         out.send("t", b"v").result(60)

@@ -112,6 +112,9 @@ class MetadataCache:
         self._version = 0
         self._doubted_at = 0.0
         self._tracked: set[str] = set()
+        #: Topics with records that wait. The next refresh creates those that were deleted, as for the first record of a
+        #: new client.
+        self.wanted: set[str] = set()
         #: The metadata watch is opened again at once after ``_rewatch`` (the first topic, another broker), and soon
         #: after ``_grown`` (further topics).
         self._rewatch = asyncio.Event()
@@ -372,8 +375,12 @@ class MetadataCache:
                 pass
             self._stale.clear()
             if self._tracked:
+                deadline = time.monotonic() + self._request_timeout_s
                 try:
-                    errors = await self.refresh(deadline=time.monotonic() + self._request_timeout_s)
+                    errors = await self.refresh(deadline=deadline)
+                    wanted, self.wanted = self.wanted, set()
+                    if lost := wanted - self.snapshot.topics.keys():
+                        errors = await self.refresh(lost, create=True, deadline=deadline)
                     failures = failures + 1 if errors or self._leaderless() else 0
                 except HeadraceError as error:
                     failures += 1

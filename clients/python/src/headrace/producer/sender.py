@@ -172,6 +172,8 @@ class Sender:
         broker = snapshot.brokers.get(leader)
         if broker is None:
             self._orphans[queue] = None
+            if info is None and self.engine.create_topics:
+                self.engine.metadata.wanted.add(queue.topic.name)
             self.engine.metadata.invalidate()
             return None
         link = self.links.get(leader)
