@@ -149,6 +149,9 @@ class BrokerChecks(UpkeepChecks):
         topic = self.world.image.topic("orders")
         if truth.is_tainted or topic is None or topic.partitions[truth.number].leader_epoch != leader.leader_epoch:
             return  # (a leader that learns late of its election commits nothing: another one leads by now)
+        if host.is_copy and leader.log_end < truth.end:
+            self.world.count("copy", "led until a follower refused")
+            return
         if leader.log_end < truth.end:
             raise Violation(
                 "elections",
@@ -294,7 +297,8 @@ class BrokerChecks(UpkeepChecks):
         truth, topic = self.truths[partition], self.world.image.topic("orders")
         if truth.is_tainted or topic is None or topic.partitions[partition].leader_epoch != leader.leader_epoch:
             return
-        if leader.high_watermark < truth.end:
+        host = self.world.host_of(leader.leader_id)
+        if leader.high_watermark < truth.end and not (host is not None and host.is_copy):
             raise Violation(
                 "latest",
                 f"broker {leader.leader_id} reports the end {leader.high_watermark} of partition {partition}, but "

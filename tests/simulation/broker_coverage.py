@@ -10,7 +10,10 @@ from tests.simulation.broker_plan import KINDS, STORIES
 BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     *(("fault", kind) for kind in KINDS),
     ("clocks", "brokers are days off"),
-    *(("story", kind) for kind in STORIES),  # a story that ran to its end
+    *(("story", kind) for kind in (*STORIES, "old_copy")),  # a story that ran to its end
+    ("copy", "older"),
+    ("copy", "of the present epoch"),
+    ("copy", "led until a follower refused"),
     ("state", "leader elected"),
     ("state", "in-sync set grew"),
     ("state", "in-sync set shrank"),

@@ -333,6 +333,14 @@ class BrokerFaults:
         self._damaged, self._rotten = host, None
         self.down(host, for_ms)
 
+    def put_at_risk(self, host: BrokerHost) -> bool:
+        """Whether the disk may be replaced by an earlier copy; then no other disk is lost or damaged before all is well
+        again."""
+        if not self.may_lose(host):
+            return False
+        self._damaged, self._rotten = host, None
+        return True
+
     def _flipped_block(self, fault: Fault, rng: random.Random) -> str:
         """Flip a bit of a log, but not in its last batch; the machine is down at that moment, so that no write hides
         the damage."""

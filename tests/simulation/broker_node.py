@@ -93,6 +93,8 @@ class BrokerHost:
         self.is_losing_power: Loss | None = None
         #: A byte of this disk was flipped, so a damaged log is no fault of the product.
         self.is_rotten = False
+        #: The life that began with a copy of its disk in the present broker epoch: only followers recognize it.
+        self.copied_life = -1
         self.fs = CrashingFileSystem(keep_trace=False)
         self.new_disk()
 
@@ -113,6 +115,16 @@ class BrokerHost:
         format_directory(self.fs, ROOT, cluster_id=CLUSTER, node_id=self.number, directory_id=self.directory)
         self.fs.sync_directory("/")
         self.fs.sync_directory(ROOT)
+
+    def restore(self, copy: CrashingFileSystem, *, is_older: bool) -> None:
+        """Replace the disk by an earlier copy of it. ``is_older``: the broker has served in a later epoch since."""
+        self.disks += 1
+        self.fs = copy
+        self.copied_life = -1 if is_older else self.life + 1
+
+    @property
+    def is_copy(self) -> bool:
+        return self.life == self.copied_life
 
     def loop_delay_ms(self) -> float:
         low, high = self.world.plan.loop_ms

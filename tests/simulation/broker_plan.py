@@ -62,7 +62,9 @@ ACCIDENTS: dict[str, float] = {
     "min_insync": 0.4,
     "unclean_election": 0.6,
 }
-KINDS: dict[str, float] = {**ACCIDENTS, **STORIES}
+#: The share of the schedules in which a broker returns with an earlier copy of its disk (the story ``old_copy``).
+COPIES = 0.1
+KINDS: dict[str, float] = {**ACCIDENTS, **STORIES, "old_copy": COPIES}
 #: Faults that occur only where unclean elections are allowed.
 UNCLEAN = frozenset({"unclean_election", "reader_overtaken"})
 
@@ -107,7 +109,7 @@ UPKEEP = {"nothing": 4.0, "retention": 1.0, "deletes": 1.0, "both": 1.0, "compac
 
 def make_broker_plan(seed: int, hard_on: Collection[str] = ()) -> BrokerPlan:
     """Draw the schedule of a seed. ``hard_on``: kinds of upkeep (of ``UPKEEP``) that every schedule must have."""
-    plan = _plan(seed)
+    plan = _with_copy(_plan(seed))
     if plan.unclean:  # other records may have been deleted because of records that an unclean election truncates
         return plan
     rng = random.Random(f"broker upkeep {seed}")
@@ -122,6 +124,18 @@ def make_broker_plan(seed: int, hard_on: Collection[str] = ()) -> BrokerPlan:
         compacts=kind == "compaction",
         keys=rng.choice([2, 5, 12]),
     )
+
+
+def _with_copy(plan: BrokerPlan) -> BrokerPlan:
+    """Add a copied disk to some plans, of which nothing else depends: the other plans stay as they were."""
+    rng = random.Random(f"broker copies {plan.seed}")
+    noisy = [period for period in plan.periods if not period.is_quiet]
+    if plan.unclean or plan.min_insync < 2 or rng.random() >= COPIES:
+        return plan
+    period = rng.choice(noisy)
+    drawn = [(each.at_ms, each.kind, each.for_ms, each.amount, each.seed) for each in plan.faults]
+    copy = _drawn(rng, "old_copy", period.from_ms + rng.uniform(0.0, 250.0), period)
+    return replace(plan, faults=_numbered([*drawn, copy]))
 
 
 def _plan(seed: int) -> BrokerPlan:

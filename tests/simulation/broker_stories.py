@@ -19,7 +19,7 @@ from headrace_core.metadata import PartitionImage
 from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
 from tests.simulation.broker_checks import damage_in
-from tests.simulation.broker_node import ROOT, BrokerHost, heartbeats_ended
+from tests.simulation.broker_node import CHECKPOINT_MS, ROOT, BrokerHost, heartbeats_ended
 from tests.simulation.flush_watch import FlushWatch
 from tests.simulation.sim_plan import Fault
 
@@ -398,6 +398,52 @@ def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Br
     yield from stage.last_one_up(one, leader, other)
 
 
+def old_copy(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """A broker is the last one up, and returns first, with an earlier copy of its disk. If it has served in a later
+    epoch since the copy, the controllers must not elect it. Otherwise the epoch is right: it leads, and must give way
+    when a follower refuses to truncate what was committed. Without another eligible replica nobody could tell: such
+    copies are counted, and not restored."""
+    rng, world = stage.rng, stage.world
+    victim = rng.choice([leader, one])
+    rest = [host for host in (leader, one, other) if host is not victim]
+    if not stage.faults.put_at_risk(victim):
+        return
+    copy = victim.fs.crash_clone(rng, rng.choice([Loss.ALL, Loss.PREFIX]))
+    is_older = rng.random() < 0.5
+    life = victim.life
+
+    def is_in_sync() -> bool:
+        return victim.is_up and victim.life > life - (not is_older) and victim.number in stage.state.isr
+
+    if is_older:
+        stage.down(victim, rng.uniform(10.0, 60.0), rng.choice(_LOSSES))
+    end = world.checks.truths[stage.number].end
+    has_more = stage.until(
+        lambda: is_in_sync() and min(stage.mark(host) for host in rest) > end + 1 and len(stage.state.isr) == 3, 900.0
+    )
+    if not (yield from has_more):
+        return
+    if not is_older:
+        yield 2 * CHECKPOINT_MS  # a follower remembers what was committed as of its last checkpoint
+    down_ms = rng.uniform(600.0, 800.0)
+    for host in rest:
+        stage.down(host, down_ms + rng.uniform(0.0, 200.0), rng.choice(_LOSSES))
+    if not (yield from stage.until(lambda: stage.state.isr == (victim.number,), 500.0, 2.0)):
+        return
+    if not is_older and not stage.state.elr:
+        world.count("copy", "undetectable")
+        return
+    victim.kill()
+    victim.restore(copy, is_older=is_older)
+    for client in (*world.producers, *world.consumers):
+        stage.cut_off(client, victim)
+    stage.faults.down(victim, rng.uniform(5.0, 40.0))
+    world.count("copy", "older" if is_older else "of the present epoch")
+    stage.tell(f"{victim} is back with a copy of its disk, {'older' if is_older else 'of the present epoch'}")
+    yield from stage.until(lambda: not any(host.is_up for host in rest) or stage.cast() is not None, 300.0, 5.0)
+    yield from stage.until(lambda: stage.cast() is not None, 1_500.0, 5.0)
+
+
 # ---------------------------------------------------------------------------------------------- where logs part
 
 
@@ -669,6 +715,7 @@ STORIES: dict[str, Story] = {
         flush_then_power,
         new_disk_back,
         rotten_follower,
+        old_copy,
         handed_over_twice,
         lonely_leader,
         cut_and_back,

@@ -113,10 +113,10 @@ def plan_with(story: str, seed: int) -> BrokerPlan:
 
 
 def test_every_story_has_a_weight() -> None:
-    assert set(STORIES) | ON_DEMAND == set(ALL_STORIES)
+    assert {*STORIES, "old_copy"} | ON_DEMAND == set(ALL_STORIES)
 
 
-@pytest.mark.parametrize("story", sorted({*STORIES, "behind_the_start"}))
+@pytest.mark.parametrize("story", sorted({*STORIES, "behind_the_start", "old_copy"}))
 def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
     for seed in range(1, 9):
         world, failure = run.run_one(plan_with(story, seed))
@@ -163,6 +163,9 @@ def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
         ("behind_the_start", "LowWatermarkForgetsMembers"),
         ("behind_the_start", "LowWatermarkIsTheLeaders"),
         ("reader_overtaken", "FencesNoReader"),
+        ("old_copy", "TrustsOlderCopies"),
+        ("old_copy", "CutsWhatWasCommitted"),
+        ("old_copy", "KeepsLeadersThatLackRecords"),
     ],
 )
 def test_a_story_misses_the_guard_that_it_is_for(story: str, mutant: str) -> None:

@@ -16,6 +16,7 @@ from headrace_broker.partition.leader import PartitionLeader
 from headrace_broker.partition.matching import MATCHES, Match, match
 from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_controller.cluster import brokers, elections
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
 from headrace_core.log import opening, partition_log
@@ -243,6 +244,21 @@ def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
 
 
 MUTANTS = (
+    _mutant(
+        "TrustsOlderCopies",
+        "KIP-966: a broker that returns with an older copy of its disk has not all records of its last registration",
+        Patch(brokers, "_outdated", lambda before, request: ()),
+    ),
+    _mutant(
+        "CutsWhatWasCommitted",
+        "a leader with a copy of its disk in the present epoch lacks committed records; its followers have them",
+        Patch(PartitionFollower, "_leader_lacks", lambda self, answer, end_of: False),
+    ),
+    _mutant(
+        "KeepsLeadersThatLackRecords",
+        "a follower refuses to truncate committed records, and nobody elects another leader",
+        Patch(elections, "without_lacking_leaders", lambda electorate, broker_id, reported: iter(())),
+    ),
     _mutant(
         "CutsToTheHighWatermark",
         "KIP-101: truncating to the local high watermark loses or diverges data",
