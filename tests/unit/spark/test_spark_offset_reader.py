@@ -145,6 +145,27 @@ def test_a_batch_whose_start_lies_after_its_end_is_a_loss() -> None:
         plan_batch(parse_options(options(startingOffsets='{"t":{"0":8}}'), streaming=False), cluster)
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": '{"t":{"0":4}}', "endingTimestamp": "1000"},
+        {"startingTimestamp": "2000", "endingOffsets": '{"t":{"0":2}}'},
+        {"startingOffsetsByTimestamp": '{"t":{"0":2000}}', "endingOffsets": '{"t":{"0":2}}'},
+    ],
+)
+def test_options_that_end_before_they_start_are_no_loss(given: dict[str, str], fails: str) -> None:
+    cluster = MemoryCluster({T0: (0, 5)})
+    cluster.times = {T0: {1000: 2, 2000: 4}}
+    with pytest.raises(InvalidConfigError, match=r"would end before it starts: t-0 from 4 to 2\. The log has"):
+        plan_batch(parse_options(options(**given, failOnDataLoss=fails), streaming=False), cluster)
+    cluster.logs[T0] = (0, 3)
+    cluster.times = {T0: {1000: 2}}
+    if "startingOffsets" in given:  # offset 4 is not in the log: it may have been lost
+        with pytest.raises(DataLossError, match="went back from offset 4 to 2"):
+            plan_batch(parse_options(options(**given), streaming=False), cluster)
+
+
 def test_a_batch_whose_given_start_is_gone_is_a_loss_before_any_task_runs() -> None:
     cluster = MemoryCluster({T0: (7, 9), T1: (0, 5)})
     given = {"startingOffsets": '{"t":{"0":3,"1":1}}'}

@@ -217,3 +217,21 @@ def test_without_any_option_the_error_names_the_sql_forms_that_work(parse: Any) 
     """Spark passes no options when it reads or writes a table."""
     with pytest.raises(InvalidConfigError, match=r"FROM t WITH .*INSERT INTO t WITH .*TEMPORARY VIEW v USING headrace"):
         parse()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingTimestamp": "2000", "endingTimestamp": "1000"},
+        {"startingTimestamp": "2000", "endingOffsetsByTimestamp": '{"t":{"0":3000,"1":1999}}'},
+        {"startingOffsetsByTimestamp": '{"t":{"0":1000,"1":2000}}', "endingTimestamp": "1999"},
+    ],
+)
+def test_times_that_are_swapped_are_refused(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfigError, match=r"the starting time 2000 is after the ending time 1\d+ "):
+        parse_options(options(**given), streaming=False)
+
+
+def test_a_batch_may_end_at_the_time_at_which_it_starts() -> None:
+    for given in ({"endingTimestamp": "2000"}, {"endingOffsets": '{"t":{"0":5}}'}, {}):
+        parse_options(options(startingTimestamp="2000", **given), streaming=False)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_core.errors import (
+    BootstrapError,
     HeadraceError,
     InvalidReplicationFactorError,
     LeaderNotAvailableError,
@@ -89,3 +90,21 @@ def test_a_cluster_that_creates_no_topics_fails_the_task_at_once(clock: list[flo
     with pytest.raises(UnknownTopicOrPartitionError, match="enable is false"):
         SinkTopics(cluster, 120).ensure("out", cluster)
     assert (clock[0], cluster.topics) == (100.0, set())
+
+
+def test_an_address_where_nobody_ever_answered_fails_the_task_at_once(clock: list[float]) -> None:
+    cluster = FakeCluster("in")
+    nobody = BootstrapError("cannot reach any node of bootstrap.servers: kafak-1:9095: unknown host")
+    cluster.refusals = [nobody] * 1_000
+    with pytest.raises(BootstrapError, match="kafak-1"):
+        SinkTopics(cluster, 120).ensure("out", cluster)
+    assert clock[0] == 100.0
+
+
+def test_a_cluster_that_is_gone_for_a_while_is_waited_for(clock: list[float]) -> None:
+    cluster = FakeCluster("in")
+    topics = SinkTopics(cluster, 120)
+    assert topics.ensure("in", cluster) is None
+    cluster.refusals = [BootstrapError("cannot reach any node of bootstrap.servers")] * 20
+    assert topics.ensure("out", cluster) == TopicCreated("out", 3, 2)
+    assert clock[0] == 110.0

@@ -275,6 +275,8 @@ def _check_batch(starting: OffsetLimit, ending: OffsetLimit) -> None:
         _refuse("startingOffsets", starting.values, LATEST, "a batch query cannot start at the latest offset")
     if ending.kind is Limit.OFFSETS:
         _refuse("endingOffsets", ending.values, EARLIEST, "a batch query cannot end at the earliest offset")
+    if starting.kind is Limit.TIMESTAMP or ending.kind is Limit.TIMESTAMP:
+        _check_times(starting, ending)
     if starting.kind is ending.kind and starting.kind in (Limit.OFFSETS, Limit.TIMESTAMPS):
         if starting.values.keys() != ending.values.keys():
             raise InvalidConfigError(
@@ -284,6 +286,19 @@ def _check_batch(starting: OffsetLimit, ending: OffsetLimit) -> None:
             end = ending.values[partition]
             if 0 <= end < start:
                 raise InvalidConfigError(f"partition {partition}: the given start {start} is after the given end {end}")
+
+
+def _check_times(starting: OffsetLimit, ending: OffsetLimit) -> None:
+    """Refuse an end that is earlier than the start, if both are times and one of them holds for all partitions."""
+    starts, ends = (
+        [each.timestamp_ms] if each.kind is Limit.TIMESTAMP else each.values.values() if each.kind is Limit.TIMESTAMPS
+        else []
+        for each in (starting, ending)
+    )  # fmt: skip
+    if starts and ends and min(ends) < max(starts):
+        raise InvalidConfigError(
+            f"the starting time {max(starts)} is after the ending time {min(ends)} (milliseconds since 1970); swap them"
+        )
 
 
 def _refuse(option: str, values: Mapping[TopicPartition, int], value: int, why: str) -> None:

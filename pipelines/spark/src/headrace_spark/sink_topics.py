@@ -3,7 +3,8 @@
 A missing topic is created as for any producer of the SDK. The task's metadata request names the topic, and the cluster
 creates it if ``auto.create.topics.enable`` and the client's ``allow.auto.create.topics`` are true. If too few brokers
 are alive for the replication factor, the failure is temporary, so the task tries again until ``delivery.timeout.ms``
-has passed.
+has passed. If no address answers a process that has seen no topic yet, the address is probably wrong, and the task
+fails after ``bootstrap.timeout.ms``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from headrace_core.errors import (
+    BootstrapError,
     HeadraceError,
     InvalidReplicationFactorError,
     LeaderNotAvailableError,
@@ -88,7 +90,7 @@ class SinkTopics:
                     return created if was_missing else None
                 failure: HeadraceError = LeaderNotAvailableError(f"some nodes do not know the new topic {topic!r} yet")
             except HeadraceError as error:
-                if not _is_passing(error):
+                if not _is_passing(error) or (isinstance(error, BootstrapError) and not self._seen):
                     raise
                 failure = error
             if time.monotonic() + RETRY_PAUSE_S > deadline:

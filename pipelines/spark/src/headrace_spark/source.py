@@ -22,8 +22,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace_core.errors import InvalidConfigError
+
 from .offset_reader import OffsetReader
-from .offsets import LATEST
+from .offsets import LATEST, PartitionOffsets
 from .options import Limit, SourceOptions
 from .planning import check_covers, plan_ranges, split_ranges
 from .retries import ATTEMPTS, MAX_FAILURES, attempts_text
@@ -111,15 +113,36 @@ class HeadraceBatchReader(RangeTask, DataSourceReader):
         return plan_batch(self.options, worker_cluster(self.options.client), self.task_login())
 
 
+def check_order(start: PartitionOffsets, end: PartitionOffsets, cluster: Cluster) -> None:
+    """Raise InvalidConfigError for partitions that end before they start although the log has the start: swapped
+    options are no loss of data."""
+    behind = {partition: LATEST for partition, offset in end.items() if offset < start[partition]}
+    if not behind:
+        return
+    log_end = cluster.list_offsets(behind)
+    wrong = [
+        f"{partition} from {start[partition]} to {end[partition]}"
+        for partition in sorted(behind)
+        if start[partition] <= log_end[partition]
+    ]
+    if wrong:
+        raise InvalidConfigError(
+            f"the query would end before it starts: {', '.join(wrong)}. The log has these offsets; check the options "
+            "for the start (starting...) and for the end (ending...)"
+        )
+
+
 def plan_batch(
     options: SourceOptions, cluster: Cluster, login: Mapping[str, str] | None = None
 ) -> list[RangePartition]:
     """Plan the tasks of a batch query, which log in with the keys ``login``. If the log lacks requested offsets, raises
-    DataLossError or logs a warning, depending on ``failOnDataLoss``."""
+    DataLossError or logs a warning, depending on ``failOnDataLoss``. Raises InvalidConfigError if the options ask for
+    an end before the start."""
     offsets = OffsetReader(options, cluster)
     start = offsets.resolve(options.starting, "startingOffsets", starting=True)
     end = offsets.resolve(options.ending, "endingOffsets", starting=False)
     check_covers("endingOffsets", end, start)
+    check_order(start, end, cluster)
     if options.ending.kind is Limit.OFFSETS:
         log_end = cluster.list_offsets(dict.fromkeys(end, LATEST))
         committed = options.client.get("isolation.level") == "read_committed"
