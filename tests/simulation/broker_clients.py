@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.consumer.read_epochs import ReadEpochs
@@ -446,7 +447,7 @@ def fetch(broker: Any, consumer: ConsumerModel, position: int, epoch: int, reply
             if leader is None:
                 reply(((b"", position), False))
                 return
-            reading = replica.read_cold(position, 4_000, end, committed=False)
+            reading = replica.threads.run(partial(replica.read_cold, position, 4_000, end, committed=False))
             reading.add_done_callback(lambda done: reply(done.exception() or (done.result(), True)))
         else:
             reply((found, leader is not None))

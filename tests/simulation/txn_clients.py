@@ -571,7 +571,9 @@ def fetch(broker: Any, partition: TopicPartition, position: int, committed: bool
         elif getattr(replica, "leader", None) is None:
             reply(None)
         else:
-            reading = replica.read_cold(position, FETCH_BYTES, high_watermark, committed=committed)
+            reading = replica.threads.run(
+                partial(replica.read_cold, position, FETCH_BYTES, high_watermark, committed=committed)
+            )
             reading.add_done_callback(lambda done: reply(done.exception() or done.result()))
     except HeadraceError as error:
         reply(error)

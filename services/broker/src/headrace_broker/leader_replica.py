@@ -483,13 +483,15 @@ class LeaderReplica:
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
-    def read_cold(
-        self, offset: int, max_bytes: int, up_to: int, *, committed: bool
-    ) -> asyncio.Future[ReadResult | None]:
-        """Read like ``read``, but on a thread that may wait for the disk."""
-        return self._threads.run(
-            lambda: self._looked_up(lambda log: read_for(log, offset, max_bytes, up_to, committed=committed, wait=True))
-        )
+    @property
+    def threads(self) -> WorkThreads:
+        return self._threads
+
+    def read_cold(self, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult:
+        """Read like ``read``, and wait for the disk: call this on a thread."""
+        found = self._looked_up(lambda log: read_for(log, offset, max_bytes, up_to, committed=committed, wait=True))
+        assert found is not None, "a read that may wait for the disk always finds its bytes"
+        return found
 
     @property
     def log_start(self) -> int:

@@ -9,7 +9,6 @@ The leader calls ``nearer_replica`` to choose a replica by the consumer's rack.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -18,6 +17,7 @@ from headrace_core.types import TopicPartition
 
 from .partition.leader import PartitionLeader, PartitionWatcher
 from .partition.versions import Versioned
+from .threads import WorkThreads
 from .traffic import TopicTraffic
 
 
@@ -61,9 +61,11 @@ class Readable(Protocol):
 
     def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None: ...
 
-    def read_cold(
-        self, offset: int, max_bytes: int, up_to: int, *, committed: bool
-    ) -> asyncio.Future[ReadResult | None]: ...
+    @property
+    def threads(self) -> WorkThreads:
+        """The threads that may call ``read_cold``."""
+
+    def read_cold(self, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult: ...
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None: ...
 

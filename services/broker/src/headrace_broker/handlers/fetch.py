@@ -4,7 +4,11 @@ A fetch stream is in one of three states::
 
     idle      no request, or too many answers unwritten          -> a request, or room in the queue
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
-    reading   a cold read (not in the page cache) on a thread    -> the read's end
+    reading   only partitions outside the page cache have records -> the end of the read-ahead
+
+An answer has the records that are in memory. What the answer met outside the page cache is read ahead on a thread, and
+comes first in the next answer (``_ReadAhead``), so a few cold partitions do not delay the others, and thousands of them
+need few answers.
 
 After a large response the session is a bulk session, until a small response. ``BulkTurns`` schedules the next request
 of a bulk session, so that the broker serves other clients between two large responses.
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
@@ -84,6 +89,8 @@ QUEUED_REQUEST_BYTES_MAX = 64 * 1024
 #: not free.
 _OVERHEAD_BYTES = 64
 _ABORTED_BYTES = 24  #: Bytes counted for an aborted transaction in a fetch response.
+#: Maximum number of partitions that a stream reads ahead at a time: 64 seeks occupy a thread for half a second.
+AHEAD_PARTITIONS_MAX = 64
 #: Milliseconds between two searches for a replica that is nearer to a consumer than the leader (KIP-392).
 NEARER_LOOK_MS = 5_000
 _EMPTY = b""
@@ -129,18 +136,47 @@ class _Piece(NamedTuple):
 
 
 class _ColdRead(NamedTuple):
-    """The result of a read from the disk. The result is valid for the offset ``position``, as long as ``cuts`` is still
-    the number of the log's truncations."""
+    """A partition to read from the disk. What is found is valid for the offset ``position``, as long as ``cuts`` is
+    still the number of the log's truncations."""
 
+    partition: TopicPartition
+    replica: Readable
     position: int
     cuts: int
-    found: ReadResult | HeadraceError
+    room: int
+    up_to: int
+
+    def is_of(self, entry: SessionPartition, replica: Readable) -> bool:
+        return (self.replica, self.position, self.cuts) == (replica, entry.position, replica.log.cuts)
+
+
+#: The outcomes of a read-ahead.
+_Found = list[tuple[_ColdRead, ReadResult | Exception]]
+
+
+def _read_ahead(wanted: list[_ColdRead], most: int, committed: bool) -> _Found:
+    """Read the partitions on a thread, up to ``most`` bytes, or one batch."""
+    found: _Found = []
+    for each in wanted:
+        try:
+            read = each.replica.read_cold(each.position, min(each.room, most), each.up_to, committed=committed)
+        except Exception as error:  # noqa: BLE001  (the partition's outcome)
+            found.append((each, error))
+            continue
+        if found and len(read.records) > most:
+            break  # too large for this answer; the next one finds it in memory
+        found.append((each, read))
+        most -= len(read.records)
+        if most <= 0:
+            break
+    return found
 
 
 class FetchStream(StreamHandler[Any]):
     __slots__ = (
         "_access",
         "_acls",
+        "_ahead",
         "_brake",
         "_broker",
         "_closed",
@@ -149,6 +185,7 @@ class FetchStream(StreamHandler[Any]):
         "_current",
         "_held_back",
         "_is_bulk",
+        "_is_reading_ahead",
         "_looked_ms",
         "_looked_s",
         "_loop",
@@ -201,9 +238,12 @@ class FetchStream(StreamHandler[Any]):
         #: yet, each with its last stable offset.
         self._held_back: dict[TopicPartition, tuple[Readable, int]] = {}
         self._refused: list[Any] = []  # results for partitions that the current request named wrongly
-        self._cold: dict[TopicPartition, _ColdRead] = {}
+        #: The partitions that are read ahead now, and what was read and not sent yet.
+        self._ahead: dict[TopicPartition, _ColdRead] = {}
+        self._cold: dict[TopicPartition, tuple[_ColdRead, ReadResult | HeadraceError]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._reading = False
+        self._is_reading_ahead = False
+        self._reading = False  # whether the request in progress waits for the read-ahead
         self._is_bulk = False  # whether the last response was large
         self._turn_asked = False  # whether a turn will call ``_take_turn``
         self._wake_scheduled = False
@@ -254,6 +294,7 @@ class FetchStream(StreamHandler[Any]):
             replica.reads.unsubscribe(self._session)
         self._replicas.clear()
         self._cold.clear()
+        self._ahead.clear()
         self._session.close()
 
     def _pump(self) -> None:
@@ -301,6 +342,7 @@ class FetchStream(StreamHandler[Any]):
             if committed is not self._committed:
                 self._committed = committed
                 self._cold.clear()
+                self._ahead.clear()
             self._rack = self._current.rack or self._rack
             self._apply(self._current)
             self._broker.metrics.fetch_requests.value += 1
@@ -342,17 +384,17 @@ class FetchStream(StreamHandler[Any]):
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
         if self._brake is not None and (of_quota := self._brake.limits.fetch_bytes_max(time.monotonic())) is not None:
             most = min(most, of_quota)
-        pieces, size, cold = self._collect(most)
-        if cold is not None and not size:
+        pieces, size, is_cold = self._collect(most)
+        if is_cold and not size:
             self._stop_waiting()
-            self._start_cold_read(*cold)
+            self._reading = True
             return
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
         # If records must be read from the disk, answer now with the records in memory; the consumer's next request gets
         # the records on the disk. A read also ends at a segment's end, so records of the next segment are left to the
         # consumer's next request, too.
-        has_more = cold is not None or any(piece.has_more for piece in pieces)
+        has_more = is_cold or any(piece.has_more for piece in pieces)
         if size >= wanted or has_more or failed or give_up or self._requests:
             self._stop_waiting()
             self._answer(request, pieces, size)
@@ -361,12 +403,12 @@ class FetchStream(StreamHandler[Any]):
         if self._timer is None:
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
-    def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int, int] | None]:
-        """Collect up to ``most`` bytes of records from the ready partitions, without advancing positions. The third
-        item of the result is a read that must wait for the disk; after such a read the method visits no further
-        partition."""
+    def _collect(self, most: int) -> tuple[list[_Piece], int, bool]:
+        """Collect up to ``most`` bytes of records from the ready partitions, without advancing positions, and begin to
+        read what is not in memory. The third item of the result: whether there is such a partition."""
         pieces: list[_Piece] = []
-        size = 0
+        cold: list[_ColdRead] = []
+        size, is_cold = 0, False
         self._held_back = {}
         for entry in self._session.ready():
             replica = self._replicas[entry.partition]
@@ -392,16 +434,24 @@ class FetchStream(StreamHandler[Any]):
                 room = min(entry.max_bytes, most - size)
                 if room <= 0:
                     break
-                cold = self._cold.pop(entry.partition, None)
-                if cold is not None and (cold.position, cold.cuts) == (entry.position, replica.log.cuts):
-                    if isinstance(cold.found, HeadraceError):
-                        raise cold.found
-                    piece = cold.found
-                else:
-                    warm = replica.read(entry.position, room, up_to, committed=self._committed)
-                    if warm is None:
-                        return pieces, size, (entry, replica, room, up_to)
-                    piece = warm
+                ahead = self._ahead.get(entry.partition)
+                if ahead is not None and ahead.is_of(entry, replica):
+                    is_cold = True
+                    continue
+                read, found = self._cold.get(entry.partition, (None, None))
+                if read is None or found is None or not read.is_of(entry, replica):
+                    self._cold.pop(entry.partition, None)
+                    found = replica.read(entry.position, room, up_to, committed=self._committed)
+                if found is None:
+                    cold.append(
+                        _ColdRead(entry.partition, replica, entry.position, replica.log.cuts, entry.max_bytes, up_to)
+                    )
+                    if len(cold) == AHEAD_PARTITIONS_MAX:
+                        break
+                    continue
+                if isinstance(found, HeadraceError):
+                    raise found
+                piece = found
             except HeadraceError as error:
                 pieces.append(_Piece(entry, replica, None, error))
                 continue
@@ -409,7 +459,9 @@ class FetchStream(StreamHandler[Any]):
                 break  # only an answer's first batch may exceed the requested size
             size += len(piece.records) + len(piece.aborted) * _ABORTED_BYTES
             pieces.append(_Piece(entry, replica, piece, None, has_more=entry.position < piece.next_offset < end))
-        return pieces, size, None
+        if cold and not self._is_reading_ahead:
+            self._start_read_ahead(cold, most)
+        return pieces, size, is_cold or bool(cold)
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
         response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
@@ -458,6 +510,7 @@ class FetchStream(StreamHandler[Any]):
                         producer_id=transaction.producer_id, first_offset=transaction.first_offset
                     )
             self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
+            self._cold.pop(entry.partition, None)
         self._describe_others(response)
         self._current = None
         metrics = self._broker.metrics
@@ -541,33 +594,29 @@ class FetchStream(StreamHandler[Any]):
             self._timer.cancel()
             self._timer = None
 
-    def _start_cold_read(self, entry: SessionPartition, replica: Readable, room: int, up_to: int) -> None:
-        self._reading = True
-        position, cuts, partition = entry.position, replica.log.cuts, entry.partition
-        future = replica.read_cold(position, room, up_to, committed=self._committed)
-        future.add_done_callback(lambda done: self._cold_read(partition, position, cuts, done))
+    def _start_read_ahead(self, cold: list[_ColdRead], most: int) -> None:
+        self._is_reading_ahead = True
+        self._ahead = {each.partition: each for each in cold}
+        read = functools.partial(_read_ahead, cold, most, self._committed)
+        cold[0].replica.threads.run(read).add_done_callback(self._was_read_ahead)
 
-    def _cold_read(
-        self, partition: TopicPartition, position: int, cuts: int, done: asyncio.Future[ReadResult | None]
-    ) -> None:
-        self._reading = False
-        error = None if done.cancelled() else done.exception()
+    def _was_read_ahead(self, done: asyncio.Future[_Found]) -> None:
+        self._is_reading_ahead = False
+        waits, self._reading = self._reading, False
         if self._closed or done.cancelled():
             return
-        found: ReadResult | HeadraceError | None
-        if error is None:
-            found = done.result()
-            assert found is not None, "a read that may wait for the disk always finds its bytes"
-        elif isinstance(error, HeadraceError):
-            found = error
-        else:
-            what = f"a read of {partition} at offset {position} from the disk"
-            logger.error("%s failed", what, exc_info=error, extra=log_fields(error))
-            found = answer_to(error, what)
-        self._cold[partition] = _ColdRead(position, cuts, found)
-        if self._is_bulk:
+        for read, found in done.result():
+            if self._ahead.get(read.partition) is not read:
+                continue  # a seek, or the partition has left the session
+            if isinstance(found, Exception) and not isinstance(found, HeadraceError):
+                what = f"a read of {read.partition} at offset {read.position} from the disk"
+                logger.error("%s failed", what, exc_info=found, extra=log_fields(found))
+                found = answer_to(found, what)
+            self._cold[read.partition] = read, found
+        self._ahead.clear()
+        if waits and self._is_bulk:
             self._ask_turn()
-        else:
+        elif waits:
             self._go_on()
 
     def _apply(self, request: Any) -> None:
@@ -625,6 +674,7 @@ class FetchStream(StreamHandler[Any]):
             topic_id=item.topic_id,
         )
         self._cold.pop(partition, None)
+        self._ahead.pop(partition, None)
         self._session.put(entry)
         before = self._replicas.get(partition)
         if before is not replica:
@@ -636,6 +686,7 @@ class FetchStream(StreamHandler[Any]):
     def _drop(self, partition: TopicPartition) -> None:
         self._session.forget(partition)
         self._cold.pop(partition, None)
+        self._ahead.pop(partition, None)
         self._looked_ms.pop(partition, None)
         replica = self._replicas.pop(partition, None)
         if replica is not None:

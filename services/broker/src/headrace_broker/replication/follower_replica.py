@@ -540,22 +540,22 @@ class FollowerReplica:
         except OSError as error:
             raise self._writer.read_failed(self.partition, error) from error
 
-    def read_cold(
-        self, offset: int, max_bytes: int, up_to: int, *, committed: bool
-    ) -> asyncio.Future[ReadResult | None]:
-        """Read like ``read``, but on a thread that may wait for the disk."""
+    @property
+    def threads(self) -> WorkThreads:
+        return self._threads
+
+    def read_cold(self, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult:
+        """Read like ``read``, and wait for the disk: call this on a thread."""
         log = self.log
-
-        def read() -> ReadResult | None:
-            try:
-                return read_for(log, offset, max_bytes, up_to, committed=committed, wait=True)
-            except CorruptLogError as error:
-                self._threads.call_soon(functools.partial(self._on_damage, log, error))
-                raise
-            except OSError as error:
-                raise self._writer.read_failed(self.partition, error) from error
-
-        return self._threads.run(read)
+        try:
+            found = read_for(log, offset, max_bytes, up_to, committed=committed, wait=True)
+        except CorruptLogError as error:
+            self._threads.call_soon(functools.partial(self._on_damage, log, error))
+            raise
+        except OSError as error:
+            raise self._writer.read_failed(self.partition, error) from error
+        assert found is not None, "a read that may wait for the disk always finds its bytes"
+        return found
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
         """KIP-320. Raises OffsetNotAvailableError for an offset beyond the log's end, because the leader may have
