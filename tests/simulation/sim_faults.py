@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from headrace_controller.raft import EntryKind
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import Quality
+from tests.simulation.sim_pair_stories import PAIR_STORIES
 from tests.simulation.sim_plan import Fault
 from tests.simulation.sim_stories import STORIES
 
@@ -42,8 +43,9 @@ class Faults:
         if self.world.is_quiet or self.world.is_healing:
             return
         rng = random.Random(fault.seed)
-        if fault.kind in STORIES:
-            if self.world.story_teller.begin(fault, STORIES[fault.kind], rng):
+        story = STORIES.get(fault.kind) or PAIR_STORIES.get(fault.kind)
+        if story is not None:
+            if self.world.story_teller.begin(fault, story, rng):
                 self.world.fault_happened(fault, "a story begins")
             return
         what = getattr(self, f"_{fault.kind}")(fault, rng)
