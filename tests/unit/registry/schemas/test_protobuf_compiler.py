@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc_tools
@@ -115,6 +116,49 @@ def test_options_come_back_as_they_went_in(text: str, tmp_path: Path) -> None:
     normalized = compiled(schema.normalized, tmp_path)
     assert normalized is not None
     assert _without_order(normalized) == _without_order(expected)
+
+
+#: Messages, maps and groups, which the compiler numbers together: a record names its message by its number.
+NESTED = [
+    """syntax = "proto2"; message M { message A { message Deep {} map<int32, Deep> d = 1; message Deeper {} }
+      optional group G = 1 { message In {} map<string, In> i = 1; } message B {} optional group H = 2 {}
+      map<string, int32> some_map = 3; enum E { Z = 0; } message C {} }""",
+    'syntax = "proto2"; message M { message A {} oneof o { group G = 1 {} string s = 3; } message B {} '
+    "map<string, B> m = 2; message C {} }",
+    'syntax = "proto3"; message M { message A {} map<string, int32> m = 1; message B {} enum E { Z = 0; } '
+    "string s = 2; message C {} map<int32, C> n = 3; }",
+    'syntax = "proto3"; message M { map<string, int32> a = 9; message A {} map<string, int32> b = 2; message B {} }',
+    'syntax = "proto3"; message M { string s = 1; message A {} int32 t = 2; message B {} }',
+]
+
+
+@pytest.mark.parametrize("text", NESTED)
+@pytest.mark.parametrize("form", ["text", "descriptor"])
+def test_nested_messages_keep_their_numbers(text: str, form: str, tmp_path: Path) -> None:
+    expected = compiled(text, tmp_path)
+    assert expected is not None
+    given = text if form == "text" else base64.b64encode(expected.SerializeToString()).decode()
+    schema = parse(Schema(SchemaType.PROTOBUF, given), {})
+    serialized = schema.formatted("serialized")
+    again = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(serialized))
+    forms = [again, compiled(schema.normalized, tmp_path)]
+    if form == "text":  # the compiler does not read the entries of maps that a descriptor has
+        forms.append(compiled(schema.canonical, tmp_path))
+    for one in forms:
+        assert one is not None
+        assert _numbered(one.message_type) == _numbered(expected.message_type)
+    assert parse(Schema(SchemaType.PROTOBUF, schema.canonical), {}).canonical == schema.canonical
+    assert parse(Schema(SchemaType.PROTOBUF, schema.normalized), {}).normalized == schema.normalized
+
+
+def _numbered(messages: Iterable[descriptor_pb2.DescriptorProto]) -> dict[int, tuple[str, object]]:
+    """The messages by their numbers, without the entries of maps and groups."""
+    made = enumerate(messages)
+    return {
+        number: (one.name, _numbered(one.nested_type))
+        for number, one in made
+        if not one.options.map_entry and one.name not in ("G", "H")
+    }
 
 
 def _without_order(file: descriptor_pb2.FileDescriptorProto) -> list[str]:

@@ -184,13 +184,16 @@ class SchemaRegistry:
         flags = {"latestOnly": "true"} if latest_only else {}
         if prefix:
             flags["subjectPrefix"] = prefix
-        offset = 0
+        offset, limit = 0, PAGE
         before: list[dict[str, Any]] = []
         while True:
-            query = _query(flags | {"offset": str(offset), "limit": str(PAGE)}, deleted=deleted)
+            query = _query(flags | {"offset": str(offset), "limit": str(limit)}, deleted=deleted)
             answer = self._transport.request("GET", f"/schemas{query}")
+            if answer.status == 422 and limit > 1:  # a page of this many long schemas is too large
+                limit //= 2
+                continue
             found = _list(self._checked(answer, what="list schemas"), dict)
-            # A page of long schemas ends early, so only an empty page is the last one. An old registry ignores the
+            # A registry may end a page early, so only an empty page is the last one. An old registry ignores the
             # offset, and repeats the whole list.
             if not found or found == before:
                 return

@@ -290,6 +290,7 @@ def _message(values: dict[str, Any], is_proto3: bool) -> Message:
         extensions=_extensions(values, is_proto3),
         extension_ranges=[Extensions([(start, end - 1)]) for start, end in _ranges(values, "extension_range")],
         reserved=[[value] for value in reserved],
+        nested=[_need(one, "name", "a message") for one in values.get("nested_type", [])],
     )
     oneofs = [OneOf(_need(one, "name", "a oneof")) for one in values.get("oneof_decl", [])]
     groups_by_name: dict[str, list[Message]] = {}  # the nested messages that may be groups, the first one last
@@ -447,10 +448,11 @@ class _Encoder:
                 values["oneof_index"] = len(oneofs)
                 oneofs.append({"name": f"_{values['name']}"})
         reserved = [value for values in message.reserved for value in values]
+        order = {name: place for place, name in enumerate(message.nested)}
         return {
             "name": message.name,
             "field": fields,
-            "nested_type": nested,
+            "nested_type": sorted(nested, key=lambda values: order.get(values["name"], len(order))),
             "enum_type": [_enum_values(one) for one in message.types if isinstance(one, Enum)],
             "oneof_decl": oneofs,
             "extension": self._extensions(message.extensions, scope),

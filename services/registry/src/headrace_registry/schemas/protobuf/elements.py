@@ -118,6 +118,9 @@ class Extensions:
 
 @dataclass(eq=False, slots=True)
 class Message:
+    """``nested``: the names of all messages within this one, in the order of their numbers in a record's message path:
+    those of ``types``, of groups, and the entries of maps."""
+
     name: str
     fields: list[Field] = field(default_factory=list)
     oneofs: list[OneOf] = field(default_factory=list)
@@ -127,6 +130,7 @@ class Message:
     extension_ranges: list[Extensions] = field(default_factory=list)
     extensions: list[Extend] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
+    nested: list[str] = field(default_factory=list)
 
     @property
     def map_entry(self) -> MapType | None:

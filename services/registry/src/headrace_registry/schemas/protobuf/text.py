@@ -30,6 +30,7 @@ from headrace_registry.schemas.protobuf.elements import (
     Service,
     Word,
 )
+from headrace_registry.schemas.protobuf.names import entry_name
 
 #: Matches a space, a comment, a string (also without its end), a word (name or unsigned number), or a single character.
 _TOKEN = re.compile(
@@ -240,6 +241,7 @@ class _Reader:
                     pass
                 case "message":
                     message.types.append(self._message())
+                    message.nested.append(message.types[-1].name)
                 case "enum":
                     message.types.append(self._enum())
                 case "extend":
@@ -264,10 +266,13 @@ class _Reader:
         kind = self._type()
         if kind == "group":
             groups.append(self._group(label))
+            message.nested.append(groups[-1].message.name)
             return
         if isinstance(kind, MapType) and label is not None:
             self._wrong("a map has no label; remove it")
         name = self._name("a field")
+        if isinstance(kind, MapType):
+            message.nested.append(entry_name(name))
         self._expect("=")
         fields.append(self._field_options(Field(name, self._number(), kind, label)))
         self._expect(";")

@@ -9,7 +9,7 @@ because a record names its message by the message's index.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace_registry.schemas.protobuf.elements import (
@@ -127,16 +127,55 @@ class _Writer:
         self._scope = scope
 
     def _message_body(self, message: Message) -> None:
-        self._sections(
-            (message.reserved, self._reserved),
-            (message.options, self._options),
-            (message.fields, self._fields),
-            (message.oneofs, self._oneofs),
-            (message.groups, self._groups),
+        self._sections((message.reserved, self._reserved), (message.options, self._options), *self._members(message))
+
+    def _members(self, message: Message) -> list[tuple[list[Any], Callable[[list[Any]], None]]]:
+        """Fields, oneofs, groups, extension ranges, messages, enums and extensions. A message comes before a map or
+        group that it precedes in the source: the compiler numbers all three together, and records name their message by
+        its number. Confluent's form has messages behind all fields, and so gives them other numbers."""
+        types = self._written(message.types)
+        own = {one.name: one for one in types if isinstance(one, Message)}
+        before: dict[int, list[Message | Enum]] = {}  # messages by the number of maps and groups in front of them
+        made = 0
+        for name in message.nested:
+            if name in own:
+                before.setdefault(made, []).append(own[name])
+            else:
+                made += 1
+        before.pop(made, None)  # behind all of them
+        early = {one.name for messages in before.values() for one in messages}
+        sections: list[tuple[list[Any], Callable[[list[Any]], None]]] = [([], self._fields)]
+        written = 0
+        for one, write in self._in_order(message):
+            makes = self._makes(one)
+            due = [each for count in range(written, written + makes) for each in before.pop(count, ())]
+            if due:
+                sections.append((due, self._nested))
+            if sections[-1][1] != write:
+                sections.append(([], write))
+            sections[-1][0].append(one)
+            written += makes
+        return [
+            *sections,
             (message.extension_ranges, self._extension_ranges),
-            (self._written(message.types), self._nested),
+            ([one for one in types if one.name not in early or isinstance(one, Enum)], self._nested),
             (message.extensions, self._extends),
-        )
+        ]
+
+    def _in_order(self, message: Message) -> Iterator[tuple[Any, Callable[[list[Any]], None]]]:
+        yield from ((one, self._fields) for one in self._by_number(message.fields))
+        oneofs = [oneof for oneof in message.oneofs if not self._types or oneof.fields or oneof.groups]
+        yield from ((oneof, self._oneofs) for oneof in self._sorted(oneofs, _first_number))
+        yield from ((group, self._groups) for group in message.groups)
+
+    def _makes(self, member: Field | OneOf | Group) -> int:
+        """The number of messages that a member declares by the way."""
+        if isinstance(member, OneOf):
+            return len(member.groups)
+        if isinstance(member, Group):
+            return 1
+        kind = self._full_type(member.type) if self._types else member.type
+        return int(isinstance(kind, MapType))
 
     def _sections(self, *sections: tuple[list[Any], Callable[[list[Any]], None]]) -> None:
         """Write the parts of a body that are not empty, with an empty line between two of them."""
@@ -154,8 +193,11 @@ class _Writer:
         for values in statements:
             self._line(f"reserved {', '.join(_reserved_text(value) for value in values)};")
 
+    def _by_number(self, fields: list[Field]) -> list[Field]:
+        return self._sorted(fields, lambda one: one.number)
+
     def _fields(self, fields: list[Field]) -> None:
-        for one in self._sorted(fields, lambda one: one.number):
+        for one in fields:
             self._line(self._field(one) + ";")
 
     def _field(self, one: Field) -> str:
@@ -189,13 +231,13 @@ class _Writer:
             self._scope = before
 
     def _oneofs(self, oneofs: list[OneOf]) -> None:
-        if self._types:
-            oneofs = [oneof for oneof in oneofs if oneof.fields or oneof.groups]
-        for oneof in self._sorted(oneofs, _first_number):
+        for oneof in oneofs:
             self._block(f"oneof {oneof.name}", lambda oneof=oneof: self._oneof_body(oneof))  # type: ignore[misc]
 
     def _oneof_body(self, oneof: OneOf) -> None:
-        self._sections((oneof.options, self._options), (oneof.fields, self._fields), (oneof.groups, self._groups))
+        self._sections(
+            (oneof.options, self._options), (self._by_number(oneof.fields), self._fields), (oneof.groups, self._groups)
+        )
 
     def _groups(self, groups: list[Group]) -> None:
         for group in groups:
@@ -212,7 +254,7 @@ class _Writer:
     def _extends(self, extends: list[Extend]) -> None:
         for extend in extends:
             name = str(self._full_type(extend.message)) if self._types else extend.message
-            self._block(f"extend {name}", lambda extend=extend: self._fields(extend.fields))  # type: ignore[misc]
+            self._block(f"extend {name}", lambda extend=extend: self._fields(self._by_number(extend.fields)))  # type: ignore[misc]
 
     def _enum(self, enum: Enum) -> None:
         self._block(f"enum {enum.name}", lambda: self._enum_body(enum))
