@@ -434,12 +434,12 @@ def test_a_follower_keeps_what_was_committed_if_its_leader_lacks_it() -> None:
         assert isinstance(outcome, LeaderLacks), answer
         assert "no unclean election" in outcome.error.message
         assert it.state is FollowerState.OUT
-        assert it.leader_lacks
+        assert it.leader_lacks is outcome.error
         assert it.log_end == 100, "nothing is cut"
         it.retry()
         it.join(8, 1 << 20)
         assert it.joined(Joined(8, high_watermark=90), EPOCHS) == LogsMatch()
-        assert not it.leader_lacks
+        assert it.leader_lacks is None
 
 
 def test_records_above_the_high_watermark_are_cut_as_ever() -> None:

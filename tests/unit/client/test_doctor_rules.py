@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import CorruptLogError, GroupIdNotFoundError, RequestTimedOutError, StorageError
+from headrace.errors import (
+    CorruptLogError,
+    GroupIdNotFoundError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    StorageError,
+)
 from headrace.group_models import GroupDescription, GroupLag, PartitionLag, PendingOffset, Rebalance
 from headrace.models import (
     BrokerInfo,
@@ -786,3 +792,11 @@ def test_a_partition_with_no_other_replica_than_the_older_copy_lost_records() ->
     assert finding.rule == "log-dir-outdated"
     assert finding.where == "broker 3: a log directory"
     assert "1 partition without another replica lost the records since the copy: orders-0" in finding.cure
+
+
+def test_records_that_a_leader_lacks_are_an_operators_choice() -> None:
+    kept = (ReplicaInfo("orders", 0, 1_000, 0, False, OffsetOutOfRangeError("leader 1 has no records up to 80")),)
+    finding = only(log_dirs={2: (log_dir(2, replicas=kept),)})
+    assert (finding.rule, finding.severity) == ("leader-lacks-records", "error")
+    assert "leader 1 has no records up to 80" in finding.what
+    assert finding.where == "broker 2: orders-0"

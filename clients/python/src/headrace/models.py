@@ -396,7 +396,8 @@ class ReplicaInfo:
     """One replica in a log directory of a broker. ``is_future``: the replica is a copy that will replace the current
     replica, which is in another log directory. ``offset_lag``: by how many offsets the replica's log end is behind the
     leader, or, for a future copy, behind the current replica. ``error``: why the broker does not serve the replica
-    although its directory is online (CorruptLogError: damaged and quarantined), or None."""
+    although its directory is online (CorruptLogError: damaged and quarantined; OffsetOutOfRangeError: it keeps
+    committed records that its leader lacks), or None."""
 
     topic: str
     partition: int

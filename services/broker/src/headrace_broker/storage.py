@@ -350,8 +350,13 @@ class Storage:
     def describe(self) -> list[DirectoryDescription]:
         """Describe every directory, in the order of log.dirs, with its logs by topic and partition. Measures their
         disks."""
+        troubles = {
+            partition: replica.follower.leader_lacks
+            for partition, replica in self._replicas.items()
+            if isinstance(replica, FollowerReplica) and replica.follower.leader_lacks is not None
+        } | self._refused
         return [
-            describe(held, [move.describe() for move in self._moves.under_way() if move.target is held], self._refused)
+            describe(held, [move.describe() for move in self._moves.under_way() if move.target is held], troubles)
             for held in self._held
         ]
 

@@ -7,7 +7,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 
-from headrace.models import QuorumInfo
+from headrace.errors import OffsetOutOfRangeError
+from headrace.models import QuorumInfo, ReplicaInfo
 
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
@@ -373,7 +374,12 @@ def log_dir_offline(facts: Facts) -> Iterator[Finding]:
 def replica_damaged(facts: Facts) -> Iterator[Finding]:
     """Quarantined logs: a broker does not serve them, because they are damaged, although their log directory works."""
     for broker_id, directories in sorted(facts.log_dirs.items()):
-        bad = [(each, dir_.path) for dir_ in directories for each in dir_.replicas if each.error is not None]
+        bad = [
+            (each, dir_.path)
+            for dir_ in directories
+            for each in dir_.replicas
+            if each.error is not None and not _is_kept(each)
+        ]
         if bad:
             error = bad[0][0].error
             names = [f"{each.topic}-{each.partition}" for each, _ in bad]
@@ -386,6 +392,30 @@ def replica_damaged(facts: Facts) -> Iterator[Finding]:
                 f"`headrace log verify {bad[0][1]}` lists every problem; if another replica is in sync, delete the "
                 "damaged log and restart the broker, which copies it again (docs/operations/damage.md)",
             )
+
+
+@rule("leader-lacks-records")
+def leader_lacks_records(facts: Facts) -> Iterator[Finding]:
+    """Followers that keep committed records which their leaders lack: nobody could elect another leader cleanly."""
+    for broker_id, directories in sorted(facts.log_dirs.items()):
+        kept = [each for directory in directories for each in directory.replicas if _is_kept(each)]
+        if kept:
+            names = [f"{each.topic}-{each.partition}" for each in kept]
+            yield Finding(
+                "leader-lacks-records",
+                Severity.ERROR,
+                f"broker {broker_id} keeps committed records of {count(names)} that the leader lacks; the first: "
+                f"{'' if kept[0].error is None else kept[0].error.message}",
+                f"broker {broker_id}: {some(names)}",
+                "choose whose records to keep: this broker's (stop the brokers of the other replicas, then `headrace "
+                "partitions elect --unclean`), or the leader's (stop this broker, and delete the partition's "
+                "directory) (docs/operations/damage.md)",
+            )
+
+
+def _is_kept(replica: ReplicaInfo) -> bool:
+    """Whether the follower refuses to truncate committed records."""
+    return isinstance(replica.error, OffsetOutOfRangeError)
 
 
 @rule("disk-full")

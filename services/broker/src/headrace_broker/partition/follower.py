@@ -178,7 +178,8 @@ class PartitionFollower:
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.clean_since = clean_since
         self.compacts = compacts
-        self.leader_lacks = False  #: Whether the leader's last answer showed that it lacks committed records.
+        #: Set if the leader's last answer showed that it lacks committed records.
+        self.leader_lacks: HeadraceError | None = None
         self.state = FollowerState.JOINING
         self.error: HeadraceError | None = None  #: The reason why the follower is in the state OUT.
         #: Number of the replica's present join on its stream (the handle); -1 if the replica has not joined.
@@ -235,9 +236,9 @@ class PartitionFollower:
         if answer.other_lane:
             self._end(FollowerState.OUT)
             return OtherLane()
-        self.leader_lacks = self._leader_lacks(answer, end_of)
-        if self.leader_lacks:
-            error = OffsetOutOfRangeError(
+        self.leader_lacks = None
+        if self._leader_lacks(answer, end_of):
+            error = self.leader_lacks = OffsetOutOfRangeError(
                 f"{self.partition}: leader {self.leader_id} has no records up to {self.high_watermark}, the high "
                 f"watermark here, although no unclean election was held since: its log may be an older copy; nothing "
                 "was truncated"

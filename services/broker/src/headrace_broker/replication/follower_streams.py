@@ -223,7 +223,7 @@ class FollowerStreams:
         return [
             LackingLeader(each.topic_id, each.number, each.leader_epoch)
             for each in self._lacking
-            if each.follower.leader_lacks
+            if each.follower.leader_lacks is not None
         ]
 
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
