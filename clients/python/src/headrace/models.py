@@ -153,8 +153,8 @@ class TopicDescription:
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """A broker and its client address. ``fenced``: the broker is registered but not live; ``draining``: its replicas
-    are moving to other brokers, and it gets no new replicas. ``outdated_directory_ids`` (16 bytes each): log directories
-    that were older copies (a snapshot or a backup) when the broker started."""
+    are moving to other brokers, and it gets no new replicas. ``outdated_directory_ids`` (16 bytes each): log
+    directories that were older copies (a snapshot or a backup) when the broker started."""
 
     broker_id: int
     host: str
