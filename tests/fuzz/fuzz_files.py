@@ -15,15 +15,18 @@ from headrace_controller.storage import MetadataStorage
 from headrace_core.errors import CorruptLogError, HeadraceError, InvalidConfigError
 from headrace_core.log import Append, LogConfig, LogDirectory, PartitionLog, format_directory
 from headrace_core.log.checkpoints import (
+    BROKER_EPOCH,
     CLEAN_SHUTDOWN,
     META_PROPERTIES,
     PARTITION_METADATA,
     CleanShutdown,
     encode_id,
+    read_broker_epoch,
     read_clean_shutdown,
     read_meta,
     read_offsets,
     read_partition_metadata,
+    write_broker_epoch,
     write_clean_shutdown,
     write_offsets,
     write_partition_metadata,
@@ -217,9 +220,9 @@ def epochs(data: bytes) -> None:
 
 
 def identities(data: bytes) -> None:
-    """``meta.properties``, ``partition.metadata``, ``.kafka_cleanshutdown``: the file is read, or refused with a typed
-    error. A second read of a file gives the same result."""
-    names = (META_PROPERTIES, PARTITION_METADATA, CLEAN_SHUTDOWN)
+    """``meta.properties``, ``partition.metadata``, ``.kafka_cleanshutdown``, ``.headrace_broker_epoch``: the file is
+    read, or refused with a typed error. A second read of a file gives the same result."""
+    names = (META_PROPERTIES, PARTITION_METADATA, CLEAN_SHUTDOWN, BROKER_EPOCH)
     fs = file_system(dict.fromkeys(names, data))
     for read, allowed in (
         (lambda: read_meta(fs, ROOT), InvalidConfigError),
@@ -230,6 +233,10 @@ def identities(data: bytes) -> None:
     if stop is not None:
         write_clean_shutdown(fs, ROOT, stop)
         assert read_clean_shutdown(fs, ROOT) == stop
+    epoch = read_broker_epoch(fs, ROOT)
+    if epoch >= 0:
+        write_broker_epoch(fs, ROOT, epoch)
+        assert read_broker_epoch(fs, ROOT) == epoch
 
 
 def _typed(read: Callable[[], Any], allowed: type[HeadraceError]) -> None:
@@ -250,6 +257,8 @@ def _identity_seeds() -> list[bytes]:
     for stop in (CleanShutdown(4), CleanShutdown(-1, frozenset({"orders-0"}))):
         write_clean_shutdown(fs, ROOT, stop)
         found.append(fs.files()[f"{ROOT}/{CLEAN_SHUTDOWN}"])
+    write_broker_epoch(fs, ROOT, 4711)
+    found.append(fs.files()[f"{ROOT}/{BROKER_EPOCH}"])
     found.append(f"version: 0\ntopic_id: {encode_id(TOPIC_ID)}".encode())
     return found
 
