@@ -12,10 +12,12 @@ from crc32c import crc32c
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_core.records import encode_batch
+from headrace_gateway import produce_path
 from headrace_gateway.app import Gateway
+from headrace_gateway.produce_path import PORTION
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import NO_UUID
-from tests.worlds.kafka_protocol import KafkaWire, running_gateway
+from tests.worlds.kafka_protocol import KafkaWire, read_answer, request_frame, running_gateway
 from tests.worlds.waiting import until
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION = 0, 3, 29, 35
@@ -508,3 +510,33 @@ def test_an_unbatched_request_with_several_batches_is_refused_as_well(wire: Kafk
     (found,) = wire.ask(Api.PRODUCE, 12, acks=-1, timeout=30_000, topic_data=topics).responses
     assert found.partition_responses[0].error_code == INVALID_RECORD
     assert found.partition_responses[0].base_offset == -1
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_request_of_thousands_of_partitions_is_handled_in_portions(
+    wire: KafkaWire, acks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway decoded and sent up to 30,000 partitions in one go. The next request of the connection still waits."""
+    count, name = 3 * PORTION + 1, f"wide{acks}"
+    assert create(wire, name, 1, 1) == NONE
+    portions: list[int] = []
+    sending = produce_path._Produce._send
+
+    def counted(*arguments: Any) -> None:
+        portions.append(len(arguments[-1]))
+        sending(*arguments)
+
+    monkeypatch.setattr(produce_path._Produce, "_send", counted)
+    parts = [{"index": 0, "records": batches(1)} for _ in range(count)]
+    frames = [
+        request_frame(Api.PRODUCE, 9, number, acks=acks, timeout=30_000, topic_data=[{"name": name, **data}])
+        for number, data in ((1, {"partition_data": parts}), (2, {"partition_data": parts[:1]}))
+    ]
+    wire._socket.sendall(b"".join(frames))
+    answers = [read_answer(Api.PRODUCE, 9, wire._read(int.from_bytes(wire._read(4), "big"))) for _ in frames]
+    assert [number for number, _ in answers] == [1, 2]
+    found = [[each for topic in answer.responses for each in topic.partition_responses] for _, answer in answers]
+    assert [each.error_code for each in found[0]] == [NONE] * count
+    assert [each.base_offset for each in found[0]] == list(range(count))
+    assert found[1][0].base_offset == count
+    assert portions == [PORTION, PORTION, PORTION, 1, 1]

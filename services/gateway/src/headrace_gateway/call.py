@@ -127,10 +127,20 @@ class Call:
 #: itself.
 Handler = Callable[[Call, Message], Awaitable[dict[str, Any] | None]]
 
+
+class LongRequestError(Exception):
+    """The request has so many items that a thread must decode it, and ``handler`` must handle it."""
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self.handler = handler
+
+
 #: Parts of an answer's frame, including the frame's length and header.
 AnswerParts = tuple[bytes | bytearray | memoryview, ...]
 #: A FastHandler handles a request without an asyncio task for the request. Arguments: the call, the request's header,
 #: the frame, and the reply function. The request's body begins at ``header.body`` of the frame; a handler ignores the
 #: frame if ``call.message`` is set. A handler calls the reply function exactly once, at any time, with the answer, or
 #: with None for no answer. A handler raises WireError if the frame is not a valid request of its type.
+#: It raises LongRequestError for a request that takes too long for the event loop.
 FastHandler = Callable[[Call, RequestHeader, bytes, Callable[[AnswerParts | None], None]], None]

@@ -55,7 +55,7 @@ from headrace_core.unexpected import log_fields
 
 from . import errors
 from .budget import SMALL_FRAME_BYTES, Answers, Budget
-from .call import AnswerParts, Call, FastHandler, Handler
+from .call import AnswerParts, Call, FastHandler, Handler, LongRequestError
 from .client import Client
 from .cluster import Cluster
 from .handlers.sasl import step
@@ -642,11 +642,16 @@ class Connection(asyncio.Protocol):
         if fast is not None and not is_long:
             self._requests.append(request)
             reply = functools.partial(self._answered, request)
-            if shared.quotas is None or not shared.quotas.measures_work:
-                fast(call, header, frame, reply)
-            else:
-                with self._timed(call):
+            try:
+                if shared.quotas is None or not shared.quotas.measures_work:
                     fast(call, header, frame, reply)
+                else:
+                    with self._timed(call):
+                        fast(call, header, frame, reply)
+            except LongRequestError as error:
+                request.is_produce = False  # the next request waits, so that the order stays
+                work = functools.partial(self._handle, handler=error.handler)
+                shared.starts.start(functools.partial(self._run_task, request, work, call, header, frame, True))
             return
         if fast is None and api not in shared.handlers:
             raise WireError(f"the gateway does not serve {title(api)}")
@@ -742,7 +747,16 @@ class Connection(asyncio.Protocol):
             self._active = self._shared.now
             self._start()
 
-    async def _handle(self, request: _Request, call: Call, header: RequestHeader, frame: bytes, is_long: bool) -> None:
+    async def _handle(
+        self,
+        request: _Request,
+        call: Call,
+        header: RequestHeader,
+        frame: bytes,
+        is_long: bool,
+        handler: Handler | None = None,
+    ) -> None:
+        """Handle a request in a task; ``handler``: in place of the one for its type."""
         api, version, shared = call.api, call.version, self._shared
         try:
             read = request_body(api, version).read
@@ -750,12 +764,12 @@ class Connection(asyncio.Protocol):
                 message = await self._on_thread(read, frame, header.body) if is_long else read(frame, header.body)
             del frame
             fast = shared.fast.get(api)
-            if fast is not None:
+            if fast is not None and handler is None:
                 call.message = message
                 fast(call, header, b"", functools.partial(self._answered, request))
                 return
             try:
-                fields = await shared.handlers[api](call, message)
+                fields = await (handler or shared.handlers[api])(call, message)
             except HeadraceError as error:
                 shared.calls.failed(title(api), error.code)
                 fields = _failed(call, error)

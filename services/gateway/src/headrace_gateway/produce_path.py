@@ -9,7 +9,7 @@ After either error the client retries, and the next answer names the current lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -32,18 +32,18 @@ from headrace_core.metadata import TopicImage
 from headrace_core.records import check_batch_count
 from headrace_core.records.types import COMPRESSION_MASK, MAGIC, Compression
 from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
-from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
-from .call import AnswerParts, Call
+from .call import AnswerParts, Call, LongRequestError
 from .client import BOOTSTRAP, Client
 from .errors import abortable, kafkas, number
 from .links import Done, Link, Links, SharedLinks
 from .tracing import ending
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
+from .wire.primitives import TooManyItemsError
 from .wire.produce import read_one, write_one
 from .wire.schema import Message, request_body, response_body
 
@@ -75,6 +75,10 @@ ERROR_CHARS_MAX = 1_000
 #: Maximum size in bytes of a request on a stream that several connections share; larger requests use a stream of their
 #: connection.
 SMALL_BYTES = 16 * 1024
+#: Partitions that the event loop handles before it runs other tasks, about 4 ms; also the most in one request to a
+#: broker. A request with more than SHORT_ITEMS_MAX items (two for a partition) is decoded on a thread.
+PORTION = 500
+SHORT_ITEMS_MAX = 2 * PORTION
 TIMEOUT_MS_MAX = 15 * 60_000  #: Upper limit of the timeout that a client requests, in milliseconds.
 
 Reply = Callable[[AnswerParts | None], None]
@@ -85,8 +89,29 @@ def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> No
     request = read_one(frame, header.body, call.version)
     is_one = request is not None
     if request is None:
-        request = request_body(Api.PRODUCE, call.version).read(frame, header.body)
-    _Produce(call, header, request, reply, is_one=is_one).start()
+        try:
+            request = request_body(Api.PRODUCE, call.version).read(frame, header.body, SHORT_ITEMS_MAX)
+        except TooManyItemsError:
+            raise LongRequestError(produce_long) from None
+
+    def finished(made: _Produce, fields: dict[str, Any] | None) -> None:
+        reply(made.answer(header, fields))
+
+    for _ in _Produce(call, request, finished, is_one=is_one).start():
+        pass
+
+
+async def produce_long(call: Call, request: Message) -> dict[str, Any] | None:
+    """A Handler for a request of thousands of partitions: the event loop handles PORTION of them at a time."""
+    done: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+
+    def finished(_: _Produce, fields: dict[str, Any] | None) -> None:
+        if not done.done():  # otherwise the connection has ended
+            done.set_result(fields)
+
+    for _ in _Produce(call, request, finished).start():
+        await asyncio.sleep(0)
+    return await done
 
 
 def shared_links(channels: Channels = PLAINTEXT) -> SharedLinks:
@@ -209,26 +234,30 @@ class _Produce:
 
     __slots__ = (
         "_call",
-        "_header",
+        "_finished",
         "_hints",
         "_is_one",
         "_is_silent",
         "_left",
         "_names",
-        "_reply",
         "_request",
         "_results",
     )
 
     def __init__(
-        self, call: Call, header: RequestHeader, request: Message, reply: Reply, *, is_one: bool = False
+        self,
+        call: Call,
+        request: Message,
+        finished: Callable[[_Produce, dict[str, Any] | None], None],
+        *,
+        is_one: bool = False,
     ) -> None:
-        """``is_one``: whether ``read_one`` has decoded the request, which then has one partition."""
+        """``is_one``: whether ``read_one`` has decoded the request, which then has one partition. ``finished`` gets the
+        fields of the answer; None if the client expects no answer."""
         self._is_one = is_one
         self._call = call
-        self._header = header
         self._request = request
-        self._reply = reply
+        self._finished = finished
         self._is_silent = request.acks == 0  # the client expects no answer
         if self._is_silent:
             call.client.sends_silently = True
@@ -239,12 +268,14 @@ class _Produce:
         self._names = [{key: getattr(topic, key)} for topic in request.topic_data]
         self._hints: set[int] = set()  # leaders that the answer names
 
-    def start(self) -> None:
+    def start(self) -> Iterator[None]:
+        """Send the partitions to their leaders. Yields after each PORTION of them."""
         request = self._request
         acks, by_id = _ACKS.get(request.acks), self._call.version >= 13
         granted = self._call.access.granted(WRITE, TOPIC)
         refused = None if granted is None else self._refused_transaction()
         groups: dict[int, list[_Item]] = {}
+        handled = 0
         for topic_data in request.topic_data:
             results: list[dict[str, Any]] = []
             self._results.append(results)
@@ -252,6 +283,9 @@ class _Produce:
             name = topic_data.name if topic is None else topic.name
             hidden = None if granted is None or name in granted else self._hidden(name)
             for data in topic_data.partition_data:
+                handled += 1
+                if not handled % PORTION:
+                    yield
                 result: dict[str, Any] = {"index": data.index, "base_offset": -1, "log_append_time": -1}
                 results.append(result)
                 if acks is None:
@@ -274,7 +308,10 @@ class _Produce:
                 data.records = None  # the view of the frame is in the group now, and ends with it
         self._request = None  # type: ignore[assignment]
         for leader, items in groups.items():
-            self._send(request, acks or produce_pb2.ACKS_ALL, leader, items)
+            for start in range(0, len(items), PORTION):
+                self._send(request, acks or produce_pb2.ACKS_ALL, leader, items[start : start + PORTION])
+                if len(items) > PORTION:
+                    yield
         self._finish_one()
 
     def _refused_transaction(self) -> HeadraceError | None:
@@ -330,41 +367,40 @@ class _Produce:
         if leader >= 0:
             self._hints.add(leader)
 
-    def _send(self, request: Message, acks: int, leader: int, items: list[_Item]) -> None:
+    def _send(self, request: Message, acks: int, leader: int, part: list[_Item]) -> None:
+        """Send some partitions to their leader."""
         call = self._call
         address = call.cluster.broker_address(leader)
         if address is None:
-            for item in items:
+            for item in part:
                 self._refuse(item[0], NotLeaderOrFollowerError(f"broker {leader} is not registered"))
             return
         streams = _streams_of(call)
         timeout_ms = min(max(request.timeout, 0), TIMEOUT_MS_MAX)
-        for start in range(0, len(items), PARTITIONS_MAX):
-            part = items[start : start + PARTITIONS_MAX]
-            asked = produce_pb2.ProduceRequest(acks=acks, timeout_ms=timeout_ms)  # type: ignore[arg-type]
-            if request.transactional_id is not None:
-                asked.transactional_id = request.transactional_id
-                asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
-            for _, name, topic_id, index, records in part:
-                asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
-            results = [item[0] for item in part]
-            done: Done = partial(self._answered, results)
-            traces = call.upstream.traces
-            if traces is not None and (spans := traces.produce(asked, call.client_id)):
-                done = ending(spans, done)
-            self._left += 1
-            # On a shared stream, no broker counts the bytes for the quotas of a client, so the gateway counts them.
-            if call.client.has_quotas and streams.is_shared(asked, has_answer=not self._is_silent):
-                size = sum(len(each[4]) for each in part)
-                call.throttle_ms = max(call.throttle_ms, call.client.produced_ms(leader, size))
-            streams.send(
-                leader,
-                address,
-                asked,
-                (timeout_ms or call.settings.request_timeout_ms) / 1_000 + GRACE_S,
-                done,
-                has_answer=not self._is_silent,
-            )
+        asked = produce_pb2.ProduceRequest(acks=acks, timeout_ms=timeout_ms)  # type: ignore[arg-type]
+        if request.transactional_id is not None:
+            asked.transactional_id = request.transactional_id
+            asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
+        for _, name, topic_id, index, records in part:
+            asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
+        results = [item[0] for item in part]
+        done: Done = partial(self._answered, results)
+        traces = call.upstream.traces
+        if traces is not None and (spans := traces.produce(asked, call.client_id)):
+            done = ending(spans, done)
+        self._left += 1
+        # On a shared stream, no broker counts the bytes for the quotas of a client, so the gateway counts them.
+        if call.client.has_quotas and streams.is_shared(asked, has_answer=not self._is_silent):
+            size = sum(len(each[4]) for each in part)
+            call.throttle_ms = max(call.throttle_ms, call.client.produced_ms(leader, size))
+        streams.send(
+            leader,
+            address,
+            asked,
+            (timeout_ms or call.settings.request_timeout_ms) / 1_000 + GRACE_S,
+            done,
+            has_answer=not self._is_silent,
+        )
 
     def _answered(self, results: list[dict[str, Any]], response: Any, error: HeadraceError | None) -> None:
         """Store the answer for a group of partitions. With acks=0, ``response`` is None, and the request was sent."""
@@ -404,25 +440,40 @@ class _Produce:
         self._left -= 1
         if self._left:
             return
-        call, header = self._call, self._header
+        call = self._call
         call.client.mute(call.throttle_ms)
         if self._is_silent:
-            self._reply(None)
+            self._finished(self, None)
             if any("error_code" in result for results in self._results for result in results):
                 # A client with acks=0 gets no answers, and learns only from a closed connection that its metadata is
                 # stale. After an error with acks=0, Kafka's brokers close the client's connection, too.
                 call.client.hang_up()
             return
-        if self._is_one and "log_start_offset" in (result := self._results[0][0]):  # the records were appended
-            (topic,) = self._names[0].values()
-            self._reply((write_one(call.version, header.correlation_id, topic, result, call.throttle_ms),))
+        if self._is_appended:
+            self._finished(self, {})  # ``answer`` needs no fields
             return
-        out = response_start(Api.PRODUCE, call.version, header.correlation_id)
         fields: dict[str, Any] = {"responses": self._topics(), "throttle_time": call.throttle_ms}
         if self._hints:
             fields["node_endpoints"] = endpoints(call, self._hints)
+        self._finished(self, fields)
+
+    @property
+    def _is_appended(self) -> bool:
+        """Whether the only batch of a request of ``read_one`` was appended."""
+        return self._is_one and "log_start_offset" in self._results[0][0]
+
+    def answer(self, header: RequestHeader, fields: dict[str, Any] | None) -> AnswerParts | None:
+        """The frame of the answer with these fields."""
+        if fields is None:
+            return None
+        call = self._call
+        if self._is_appended:
+            (topic,) = self._names[0].values()
+            result = self._results[0][0]
+            return (write_one(call.version, header.correlation_id, topic, result, call.throttle_ms),)
+        out = response_start(Api.PRODUCE, call.version, header.correlation_id)
         response_body(Api.PRODUCE, call.version).write(fields, out)
-        self._reply((finish(out),))
+        return (finish(out),)
 
     def _topics(self) -> list[dict[str, Any]]:
         return [

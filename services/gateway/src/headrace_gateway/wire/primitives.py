@@ -27,17 +27,21 @@ class WireError(ValueError):
     of the wrong byte."""
 
 
+class TooManyItemsError(WireError):
+    """The message has more items than the reader accepts."""
+
+
 class Cursor:
     """Reads primitive values from ``data``, which is one whole message. Every method raises WireError at the end of
     the data."""
 
     __slots__ = ("_items", "data", "end", "position")
 
-    def __init__(self, data: bytes, position: int = 0) -> None:
+    def __init__(self, data: bytes, position: int = 0, items_max: int = ITEMS_MAX) -> None:
         self.data = data
         self.position = position
         self.end = len(data)
-        self._items = ITEMS_MAX
+        self._items = items_max
 
     def left(self) -> int:
         return self.end - self.position
@@ -46,11 +50,12 @@ class Cursor:
         return WireError(f"{what} at byte {self.position} of {self.end}")
 
     def count_items(self, count: int) -> None:
-        """Count ``count`` further items of the message. Raises WireError if the message has more than ITEMS_MAX
-        items."""
+        """Count ``count`` further items of the message. Raises TooManyItemsError."""
         self._items -= count
         if self._items < 0:
-            raise self.fail(f"the message has more than {ITEMS_MAX} items")
+            raise TooManyItemsError(
+                f"the message has more than {ITEMS_MAX} items at byte {self.position} of {self.end}"
+            )
 
     def skip(self, size: int) -> int:
         """Advance the position by ``size`` bytes; returns the old position."""

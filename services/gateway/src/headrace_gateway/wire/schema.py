@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from .apis import VERSIONS, Api
 from .primitives import (
+    ITEMS_MAX,
     Cursor,
     WireError,
     pack_float64,
@@ -83,11 +84,11 @@ class Body:
         self._read = struct.reader()
         self._write = struct.writer()
 
-    def read(self, data: bytes, position: int = 0) -> Message:
+    def read(self, data: bytes, position: int = 0, items_max: int = ITEMS_MAX) -> Message:
         """Decode the message that begins at ``position`` of ``data``. Raises WireError if the bytes are not a message
-        of the type and version. Bytes after the message are ignored, as in Kafka: librdkafka 2.16 sends extra bytes in
-        a Metadata request for all topics."""
-        return self._read(Cursor(data, position))  # type: ignore[no-any-return]
+        of the type and version, TooManyItemsError if it has more than ``items_max`` items. Bytes after the message are
+        ignored, as in Kafka: librdkafka 2.16 sends extra bytes in a Metadata request for all topics."""
+        return self._read(Cursor(data, position, items_max))  # type: ignore[no-any-return]
 
     def write(self, fields: Mapping[str, Any], out: bytearray | None = None) -> bytearray:
         """Append the message with ``fields`` to ``out`` (default: a new bytearray), and return it."""
