@@ -4,12 +4,14 @@ violation."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.raft import Entry, HardState
 from headrace_controller.storage import SEGMENT_BYTES
 from headrace_core.errors import CorruptLogError, DiskFullError
@@ -19,7 +21,8 @@ from tests.simulation import run
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import SafetyChecks, Violation
 from tests.simulation.sim_disk import DiskRecord, ObservedStorage
-from tests.simulation.sim_plan import Plan, make_plan
+from tests.simulation.sim_plan import Fault, Plan, make_plan
+from tests.simulation.sim_stories import _wait_for
 from tests.simulation.sim_world import ControllersWorld
 from tests.worlds.cluster_world import CLUSTER
 from tests.worlds.storage_world import KEYS, ROOT, formatted, leader_change, setting
@@ -121,3 +124,46 @@ def test_a_mutant_that_names_faults_has_schedules_of_nothing_else() -> None:
     assert {fault.kind for fault in plan.faults} == {"refused_term"}
     assert plan != make_plan(7)
     assert plan.seed == 7
+
+
+def full_leader(world: ControllersWorld, rng: random.Random) -> Generator[float, None, None]:
+    """The leader's disk has only its reserve left, which is enough for everything but growth: another controller has to
+    lead soon, and the old leader must not lead again while its disk is full."""
+    yield from _wait_for(lambda: world.leader() is not None and len(world.up()) == 3, 2_000.0)
+    old = world.leader()
+    assert old is not None
+    fs = old.fs
+    filler = fs.open("/somebody-elses-file", write=True, create=True)
+    filler.pwritev([bytes(2_000_000)], 0)
+    filler.close()
+    fs.capacity_bytes = int(1.03 * sum(map(len, fs.files().values())))
+    moved = yield from _wait_for(lambda: (host := world.leader()) is not None and host is not old, 3_000.0)
+    if not moved:
+        raise Violation("full disk", f"{old} keeps the lead, though its disk is full and the others are not")
+    world.count("state", "a leader with a full disk made way")
+    for _ in range(30):
+        yield 100.0
+        if world.leader() is old:
+            raise Violation("full disk", f"{old} leads again, though its disk is full")
+    fs.capacity_bytes = None
+
+
+def run_with_a_full_leader(seed: int) -> ControllersWorld:
+    plan = make_plan(seed, hard_on=("transfer",)).keeping(())
+    world = ControllersWorld(replace(plan, message_bytes_max=1 << 20, in_flight_messages_max=64))
+    world.reserve_bytes = 1 << 30  # (of which the disk takes at most a twentieth of its size)
+    fault = Fault(0, 1_500.0, "full_leader", 0.0, 0.0, seed)
+    world.scheduler.at(fault.at_ms, world.story_teller.begin, fault, full_leader, random.Random(seed))
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_leader_with_a_full_disk_makes_way(seed: int) -> None:
+    assert run_with_a_full_leader(seed).coverage["state", "a leader with a full disk made way"] == 1
+
+
+def test_a_leader_that_stays_with_a_full_disk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuorumController, "_leave_the_lead", lambda *_: None)
+    with pytest.raises(Violation, match=r"^full disk: controller \d keeps the lead"):
+        run_with_a_full_leader(3)
