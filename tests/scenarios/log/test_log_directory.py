@@ -24,6 +24,7 @@ from headrace_core.errors import (
 from headrace_core.log import AppendInfo, LogConfig, LogDirectory, RealFileSystem, format_directory
 from headrace_core.log.checkpoints import BROKER_EPOCH, RECOVERY_POINTS, read_broker_epoch, write_offsets
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
+from headrace_core.log.verify import verify
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
@@ -130,6 +131,16 @@ def test_the_broker_epoch_is_on_the_disk_before_anything_else_changes() -> None:
     assert epochs[-1] == 8
     assert all(epoch == 8 for epoch, has_changed in zip(epochs, changes, strict=True) if has_changed)
     assert any(changes)
+
+
+def test_a_damaged_broker_epoch_is_a_problem_with_a_cure() -> None:
+    fs = formatted()
+    open_directory(fs, broker_epoch=7).close(broker_epoch=7)
+    assert not [line for line in verify(ROOT, fs=fs) if isinstance(line, Problem)]
+    fs.flip(f"{ROOT}/{BROKER_EPOCH}", 20, 0x10)
+    (problem,) = [line for line in verify(ROOT, fs=fs) if isinstance(line, Problem)]
+    assert problem.path == f"{ROOT}/{BROKER_EPOCH}"
+    assert "counts as an older copy" in problem.cure
 
 
 def test_a_directory_that_cannot_take_the_broker_epoch_stays_closed() -> None:

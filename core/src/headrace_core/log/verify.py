@@ -81,7 +81,7 @@ _SAFE = {
     LOG_STARTS: "remove it: log starts are then taken from the epoch checkpoints and the segments",
     CLEANER_OFFSETS: "remove it: compaction starts from the beginning",
     CLEAN_SHUTDOWN: "remove it: the next start scans the logs beyond their recovery points",
-    BROKER_EPOCH: "remove it: the next start writes it anew, and this directory counts as an older copy until then",
+    BROKER_EPOCH: "remove it: the next start writes it; after an unclean stop the directory counts as an older copy",
 }
 
 
