@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from headrace.errors import InvalidArgumentError
 from headrace_pipelines import jobs
 from headrace_pipelines.lags import Lag
-from headrace_pipelines.queries import START_ATTEMPTS, Progress, Queries, cause, started
+from headrace_pipelines.queries import START_ATTEMPTS, Progress, Queries, started
 from headrace_pipelines.sites import Site
 
 
@@ -53,21 +53,6 @@ def test_the_watermark_is_unknown_until_spark_has_read_a_time() -> None:
     assert progress.watermark == datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
     progress.take(batch(2, 1))
     assert progress.watermark == datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
-
-
-def test_the_cause_of_a_failed_query_is_the_last_line_that_says_something() -> None:
-    text = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_EXCEPTION] it failed:
-Traceback (most recent call last):
-  File "headrace_spark/stream.py", line 3, in read
-headrace_spark.errors.DataLossError: log-0: offsets 3 to 5 are gone
-
-=== Streaming Query ===
-Identifier: clickstream-requests
-Thread State: RUNNABLE"""
-    assert cause(text) == "headrace_spark.errors.DataLossError: log-0: offsets 3 to 5 are gone"
-    assert cause(text.replace(" are gone", " are gone\nSQLSTATE: 38000")) == cause(text)
-    assert cause(text.replace(" are gone", " are gone SQLSTATE: 38000")) == cause(text)
-    assert cause("") == ""
 
 
 class StandIn:

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace_spark.causes import cause
 from headrace_spark.offsets import from_json
 
 from .errors import QueryFailedError
@@ -177,14 +178,6 @@ def started(start: Callable[[], Started]) -> list[StreamingQuery]:
         for query in queries:
             query.stop()
     return queries
-
-
-def cause(text: str) -> str:
-    """Find the line of Spark's error that says what is wrong: the last line before the description of the query."""
-    lines = [line.strip() for line in text.partition("\n=== Streaming Query ===")[0].splitlines() if line.strip()]
-    frames = ("at ", "File ", "... ", "SQLSTATE: ")
-    found = next((line for line in reversed(lines) if not line.startswith(frames)), text)
-    return found.partition(" SQLSTATE: ")[0]
 
 
 def _process_all(query: StreamingQuery) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from headrace_core.errors import InvalidArgumentError
 
+from .causes import tell_causes
 from .java import find_java
 from .retries import is_local
 from .source import HeadraceDataSource
@@ -53,7 +54,7 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
     ``master`` defaults to the master of spark-submit, otherwise to ``local[*]``. ``settings`` are Spark settings, with
     ``_`` in place of ``.`` (``spark_sql_shuffle_partitions=4``) or with their own names
     (``**{"spark.sql.shuffle.partitions": 4}``). If a session is already active, the active session is returned
-    unchanged. Raises JavaNotFoundError.
+    unchanged. An uncaught error of a query then ends with its cause. Raises JavaNotFoundError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:
@@ -73,6 +74,7 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(HeadraceDataSource)
+    tell_causes()
     return spark
 
 

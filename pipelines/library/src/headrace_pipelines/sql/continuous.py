@@ -18,11 +18,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_core.errors import InvalidArgumentError, RequestTimedOutError
+from headrace_spark.causes import cause
 
 from ..access import Registry
 from ..checkpoints import checkpoints
 from ..errors import QueryFailedError
-from ..queries import Progress, Queries, cause, started
+from ..queries import Progress, Queries, started
 from ..sites import Site
 from .catalog import ContinuousQuery, Table
 from .frames import Ends

@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Producer
+from headrace_spark.causes import cause
 
 from ..errors import QueryFailedError
-from ..queries import cause, started
+from ..queries import started
 from .arrivals import Arrivals
 from .continuous import is_aggregate
 from .definitions import Definitions

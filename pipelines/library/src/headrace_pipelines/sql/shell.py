@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from headrace_core.errors import HeadraceError
+from headrace_spark.causes import cause
 
 from ..errors import QueryFailedError
-from ..queries import cause
 from ..workers import Worker
 from .engine import Engine
 from .faults import Source

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from headrace_core.errors import HeadraceError
+from headrace_spark.causes import cause
 
-from ..queries import cause
 from .faults import SqlError
 from .rewriting import Rewritten
 from .statements import Query
