@@ -127,6 +127,24 @@ def test_a_brokers_coarse_spelling_gives_the_key_in_milliseconds_its_value() -> 
     assert broker_values(image_with(), 1, {"log.retention.hours": 1})["log.retention.ms"] == 3_600_000
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("log.retention.hours", "168"),
+        ("log.roll.hours", "168"),
+        ("log.roll.jitter.hours", "0"),
+        ("log.retention.minutes", ""),
+    ],
+)
+def test_defaults_in_hours_are_described_as_in_kafka(key: str, value: str) -> None:
+    for static in ({}, {"log.retention.ms": 5}):
+        described = {entry.name: entry for entry in describe_broker(image_with(), 1, static=static)}
+        assert (described[key].value, described[key].source) == (value, ConfigSource.DEFAULT)
+    described = {entry.name: entry for entry in describe_broker(image_with(), 1, static={key: 3})}
+    assert described[key].value == "3"
+    assert [each.value for each in described[key].synonyms] == ["3", value]
+
+
 def test_a_value_of_a_family_is_described_when_it_is_set() -> None:
     described = {entry.name: entry for entry in describe_broker(image_with(), 1, static={"confluent.x.y": "z"})}
     assert (described["confluent.x.y"].value, described["confluent.x.y"].source) == ("z", ConfigSource.STATIC_BROKER)

@@ -282,7 +282,7 @@ def _topic_layers(
 def _description(
     key: ConfigKey, found: list[_Set], default_name: str, *, read_only: bool | None = None
 ) -> ConfigDescription:
-    layers = [*found, (default_name, key.default, ConfigSource.DEFAULT)]
+    layers = [*found, (default_name, _default(key), ConfigSource.DEFAULT)]
     synonyms = tuple(ConfigSynonym(name, _text(key, raw), source) for name, raw, source in layers)
     holds = synonyms[0]
     return ConfigDescription(
@@ -296,6 +296,15 @@ def _description(
         allowed=key.allowed,
         synonyms=synonyms,
     )
+
+
+def _default(key: ConfigKey) -> Any:
+    """The default that a description shows. Kafka states some defaults in hours (168 for log.retention.hours), and
+    Headrace in milliseconds."""
+    if key.name.endswith(".hours") and key.name in COARSE_DEFAULT_KEYS:
+        fine, factor = COARSE_DEFAULT_KEYS[key.name]
+        return SERVER.key(fine).default // factor
+    return key.default
 
 
 def _text(key: ConfigKey, raw: Any) -> str:
