@@ -568,22 +568,22 @@ class Reading:
                 parts = [part for item, _ in entries for part in item.parts]
                 after = start if decoded is None else decoded.column("offset")[-1].as_py() + 1
                 source = decode(parts, after, max_bytes=max_bytes, is_cut=False)
-                found, rest, is_end = take_rows(decoded, source, left, is_first=not batches, is_alone=len(taken) == 1)
+                rows, rest, is_end = take_rows(decoded, source, left, is_first=not batches, is_alone=len(taken) == 1)
             except HeadraceError as error:
                 failure = error
-                found, end, damaged = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
+                rows, end, damaged = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
                 # The next call raises the error; without records before it, the other partitions come next.
-                (first if batches or found else last).append(damaged)
+                (first if batches or rows else last).append(damaged)
             else:
-                end = found[-1].column("offset")[-1].as_py() + 1 if found else start
+                end = rows[-1].column("offset")[-1].as_py() + 1 if rows else start
                 if is_end:
                     end = entries[-1][0].next_offset
                 _move(entries[0][0], end)
                 (last if rest is None else first).append(self._from(entries, end))
                 if rest is not None and entries[0][0].generation == assigned.generation and self.state == "open":
                     left_over = Decoded(assigned, rest, columns, include_headers)
-            batches += found
-            left -= sum(map(data_bytes, found))
+            batches += rows
+            left -= sum(map(data_bytes, rows))
             self.skipped |= end > start
         for again in reversed(first + waiting + last):
             self._queue(again)
