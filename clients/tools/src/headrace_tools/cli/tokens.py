@@ -7,13 +7,14 @@ other users of a machine can read arguments: ``renew`` and ``expire`` take ids.
 from __future__ import annotations
 
 import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_core.errors import DelegationTokenNotFoundError
+from headrace_core.errors import DelegationTokenNotFoundError, HeadraceError, InvalidArgumentError
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, print_json, print_table, show
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from headrace import DelegationToken
 
 _MECHANISM = "SCRAM-SHA-512"
+_FILE_BYTES = 4_096  #: Room for the file of a token, of about 300 bytes.
 _COLUMNS = ("token", "owner", "requester", "renewers", "issued", "expires", "ends")
 #: The columns of kafka-delegation-tokens.
 _KAFKA_COLUMNS = ("TOKENID", "HMAC", "OWNER", "REQUESTER", "RENEWERS", "ISSUEDATE", "EXPIRYDATE", "MAXDATE")
@@ -88,37 +90,80 @@ def create(
       headrace tokens create --renewer User:scheduler --max-lifetime 2d --out token.properties
     """
     lifetime_ms = None if max_lifetime is None else round(max_lifetime * 1_000)
-
-    def created() -> DelegationToken:
+    file = None if out is None else _reserved(out)
+    try:
         with admin(bootstrap) as client:
-            made: DelegationToken = client.create_delegation_token(
-                renewer or (), owner=owner, max_lifetime_ms=lifetime_ms
-            )
-            return made
+            token = client.create_delegation_token(renewer or (), owner=owner, max_lifetime_ms=lifetime_ms)
+            try:
+                if file is None:
+                    _print_secret(token, output)
+                else:
+                    _write(file, f"sasl.mechanism={_MECHANISM}\nsasl.jaas.config={token.jaas_config}\n")
+            except BaseException as error:  # nobody has the secret, so nobody could use or renew the token
+                failed = _removed(client, token, error, "the output" if out is None else str(out))
+                if failed is None:
+                    raise
+                raise failed from error
+    except BaseException:
+        if out is not None:
+            out.unlink(missing_ok=True)
+        raise
+    finally:
+        if file is not None:
+            os.close(file)
+    if out is not None:
+        document = {**_document(token), "file": str(out)}
+        text = f"created token {token.token_id} of {token.owner} in {out}; it expires at {_time(token.expires_at_ms)}"
+        show(output, document, text)
 
-    if out is None:
-        token = created()
-        if output is OutputFormat.JSON:
-            print_json(_with_secret(token))
-        else:
-            print_table(_KAFKA_COLUMNS, [_row(_with_secret(token))])
-        return
+
+def _reserved(out: Path) -> int:
+    """Create the file with room for the secret, before the token exists; return its descriptor."""
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise typer.BadParameter(f"cannot create {out}: {error.strerror}", param_hint="--out") from None
     try:
-        with open(descriptor, "w") as file:
-            token = created()
-            file.write(f"sasl.mechanism={_MECHANISM}\nsasl.jaas.config={token.jaas_config}\n")
-            file.flush()
-            os.fsync(file.fileno())  # no other copy of the secret exists
-    except BaseException:
+        _write(descriptor, " " * _FILE_BYTES, cut=False)
+    except OSError as error:
+        os.close(descriptor)
         out.unlink(missing_ok=True)
-        raise
-    document = {**_document(token), "file": str(out)}
-    text = f"created token {token.token_id} of {token.owner} in {out}; it expires at {_time(token.expires_at_ms)}"
-    show(output, document, text)
+        raise InvalidArgumentError(f"cannot write {out}: {error.strerror}; no token was created") from None
+    return descriptor
+
+
+def _write(descriptor: int, text: str, *, cut: bool = True) -> None:
+    """Write the file's whole content, durably: no other copy of the secret exists. Raises OSError."""
+    data = text.encode()
+    at = 0
+    while at < len(data):
+        at += os.pwrite(descriptor, data[at:], at)
+    if cut:
+        os.ftruncate(descriptor, len(data))
+    os.fsync(descriptor)
+
+
+def _print_secret(token: DelegationToken, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(_with_secret(token))
+    else:
+        print_table(_KAFKA_COLUMNS, [_row(_with_secret(token))])
+    sys.stdout.flush()
+
+
+def _removed(client: Any, token: DelegationToken, error: BaseException, where: str) -> HeadraceError | None:
+    """Remove a token whose secret was not delivered. Return the error for the user; None: the first one says enough."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    try:
+        client.expire_delegation_token(bytes(token.hmac))
+    except HeadraceError as failed:
+        return InvalidArgumentError(
+            f"cannot write {where}: {why}; token {token.token_id} exists, but its secret is lost, and it could not be "
+            f"removed ({failed}): run headrace tokens expire {token.token_id}"
+        )
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        return InvalidArgumentError(f"cannot write {where}: {why}; token {token.token_id} was removed again")
+    return None
 
 
 def list_(
