@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 _FOUND_MS = 700.0
 
 
+def _window_ms(world: ControllersWorld) -> float:
+    """The time that brokers have to reach a new leader."""
+    settings = world.cluster_settings
+    return max(2.0 * settings.broker_heartbeat_interval_ms, settings.broker_session_timeout_ms / 2.0)
+
+
 def _is_fenced(host: ControllerHost, broker: SimulatedBroker) -> bool:
     known = None if host.controller is None else host.controller.image.brokers.get(broker.broker_id)
     return known is not None and known.broker_epoch == broker.epoch and known.fenced
@@ -91,7 +97,7 @@ def pair_dies(world: ControllersWorld, rng: random.Random) -> Generator[float, N
     heir = yield from _new_leader(world, victim)
     if heir is None or heir.controller is None:
         return
-    term, window_ms = heir.controller.term, 2.0 * world.cluster_settings.broker_heartbeat_interval_ms
+    term, window_ms = heir.controller.term, _window_ms(world)
     others = [(each, each.epoch) for each in world.brokers if each is not victim]
     yield from _watch(heir, others, window_ms + _FOUND_MS)
     if _still_leads(heir, term):
@@ -110,7 +116,7 @@ def deaf_leader_at_first(world: ControllersWorld, rng: random.Random) -> Generat
         if heir is None or heir.controller is None:
             return
         term = heir.controller.term
-        yield from _watch(heir, brokers, 2.0 * world.cluster_settings.broker_heartbeat_interval_ms + 300.0)
+        yield from _watch(heir, brokers, _window_ms(world) + 300.0)
     yield from _watch(heir, brokers, _FOUND_MS)
     if _still_leads(heir, term):
         world.count("state", "a new leader was deaf at first")
@@ -127,7 +133,7 @@ def leader_that_stops_after_its_first_contact(
         if heir is None or heir.controller is None:
             return
         term = heir.controller.term
-        yield from _watch(heir, brokers, 2.0 * world.cluster_settings.broker_heartbeat_interval_ms - 300.0)
+        yield from _watch(heir, brokers, _window_ms(world) - 300.0)
         heir.pause()
         yield world.quorum_settings.heartbeat_ms + 3 * world.quorum_settings.tick_ms
         heir.resume()

@@ -30,7 +30,7 @@ from headrace_core.metadata import ConfigResourceType
 from headrace_core.metadata.records import AclRecord
 from tests.worlds.quorum_world import ROOT, QuorumWorld, create
 
-DISK_BYTES = 20_000_000  #: Of which 5 % are the reserve, and as much is free when a shortage ends.
+DISK_BYTES = 4_000_000  #: Of which 5 % are the reserve, and as much is free when a shortage ends.
 FILLER = f"{ROOT}/somebody-elses-file"
 SOON_MS = 2_000
 
@@ -114,7 +114,7 @@ def test_a_leader_with_a_full_disk_hands_over_to_a_voter_with_space(
     quorum.passes(SOON_MS)
     heir = quorum.world.elect_other_than(quorum.first.node_id)
     quorum.world.create("after")
-    quorum.passes(60_000)
+    quorum.passes(24_000)
     assert (quorum.world.leader, heir.term, moved) == (heir, term + 1, {term})
     assert not heir.image.brokers[1].fenced
     assert "full up to its reserve" in said(caplog)[0]
@@ -140,7 +140,7 @@ def test_the_voter_without_space_is_not_chosen(quorum: Quorum) -> None:
         quorum.passes(SOON_MS)
         assert quorum.world.leader is well
         quorum.empty(quorum.first)
-        quorum.passes(10 * HAND_OVER_EVERY_MS)
+        quorum.passes(20_000)
         quorum.first, well = well, quorum.first
 
 
@@ -149,13 +149,13 @@ def test_where_all_disks_are_full_the_leader_stays_and_deletions_work(
 ) -> None:
     quorum.fill(*quorum.world.alive())
     term, moved = quorum.first.term, quorum.transfers()
-    quorum.passes(60_000)
+    quorum.passes(24_000)
     assert isinstance(quorum.failure(quorum.first, create("more")), DiskFullError)
     assert quorum.failure(quorum.first, DeleteTopics(("doomed",))) is None
     assert (quorum.world.leader.term, moved) == (term, set())
     assert sum("stays the leader" in each for each in said(caplog)) == 1
     quorum.empty(quorum.others[1])
-    quorum.passes(60_000)
+    quorum.passes(24_000)
     assert quorum.world.leader is not quorum.first, "somebody has space now"
     quorum.world.create("more")
 
@@ -163,7 +163,7 @@ def test_where_all_disks_are_full_the_leader_stays_and_deletions_work(
 def test_the_only_controller_stays(caplog: pytest.LogCaptureFixture) -> None:
     quorum = Quorum(1)
     quorum.fill(quorum.first)
-    quorum.passes(60_000)
+    quorum.passes(24_000)
     assert isinstance(quorum.failure(quorum.first, create("more")), DiskFullError)
     assert quorum.failure(quorum.first, DeleteTopics(("doomed",))) is None
     assert len(said(caplog)) == 2
@@ -194,7 +194,7 @@ def test_two_disks_at_their_limit_do_not_exchange_the_leadership(quorum: Quorum)
     quorum.fill(quorum.first)
     quorum.passes(SOON_MS)
     assert quorum.world.leader is other
-    for _ in range(20):  # each has a little more than its reserve, until it leads
+    for _ in range(8):  # each has a little more than its reserve, until it leads
         quorum.leave(quorum.first, DISK_BYTES // 20 + 10_000)
         quorum.fill(quorum.world.leader)
         quorum.passes(2_000)
@@ -207,7 +207,7 @@ def test_a_voter_of_an_earlier_release_is_not_chosen(quorum: Quorum) -> None:
         quorum.world.nodes[each.node_id].storage.measure_space = lambda: None  # type: ignore[method-assign,union-attr,return-value,assignment]
     quorum.passes(SOON_MS)
     quorum.fill(quorum.first)
-    quorum.passes(60_000)
+    quorum.passes(24_000)
     assert quorum.world.leader is quorum.first, "it reports no space, and may be full too"
 
 

@@ -182,8 +182,8 @@ class ClusterCore:
         self.settings = settings
         self.committed: MetadataImage = EMPTY_IMAGE
         self.speculative: MetadataImage = EMPTY_IMAGE
-        self._first_contacts = FirstContacts(2 * settings.broker_heartbeat_interval_ms)
         timeout_ms, grace_ms = settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms
+        self._first_contacts = FirstContacts.of(settings.broker_heartbeat_interval_ms, timeout_ms)
         self.sessions = BrokerSessions(timeout_ms, grace_ms, self._first_contacts)
         self.coordinator_sessions = CoordinatorSessions(timeout_ms, grace_ms, self._first_contacts)
         self.agenda = Agenda()

@@ -40,8 +40,8 @@ FIRST_HEARTBEAT_MS = 2_000.0
 
 
 class FirstContacts:
-    """The time that nodes have to reach a new leader: ``window_ms``, two heartbeat intervals. A node connects to a new
-    leader within two seconds, so a node that died together with the old leader need not be awaited for a session.
+    """The time that nodes have to reach a new leader, ``window_ms``: a node that died together with the old leader need
+    not be awaited for a session.
 
     The window begins when the leader serves, which the first contact of any node shows. Until then, and in all at most,
     each node has its session timeout. Whenever the leader stands still, even for less than a session, the window begins
@@ -50,6 +50,12 @@ class FirstContacts:
     def __init__(self, window_ms: float) -> None:
         self._window_ms = window_ms
         self._since_ms = math.inf
+
+    @classmethod
+    def of(cls, heartbeat_interval_ms: float, session_timeout_ms: float) -> FirstContacts:
+        """Two heartbeat intervals. However short these are, a node needs up to two seconds to notice that the old
+        leader is silent."""
+        return cls(max(2 * heartbeat_interval_ms, min(FIRST_HEARTBEAT_MS, session_timeout_ms / 2)))
 
     def forget(self) -> None:
         """A term begins or ends: no node has reached this leader yet."""
