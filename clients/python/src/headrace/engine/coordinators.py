@@ -173,7 +173,8 @@ class Coordinators:
                         f"{address} did not answer, and {self._kind.noun} {key!r} has moved to another coordinator"
                     )
         finally:
-            answering.cancel()
+            if not answering.cancel() and not answering.cancelled():
+                answering.exception()  # (a caller that was cancelled at this moment does not raise it)
             del answering  # its error's traceback keeps this frame: a reference cycle
 
     def node_of(self, group_id: str) -> tuple[int, str]:
