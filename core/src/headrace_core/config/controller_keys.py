@@ -58,8 +58,8 @@ CLUSTER = (
         "broker.heartbeat.interval.ms",
         2_000,
         "How often a broker or coordinator sends a heartbeat to the leading controller. A new leading controller "
-        "fences nodes that do not reach it within two intervals (at most broker.session.timeout.ms) after the first "
-        "node did.",
+        "fences nodes that do not reach it within two intervals after the first node did (at least 2 s, at most "
+        "broker.session.timeout.ms).",
         low=10,
     ),
     honoured(
