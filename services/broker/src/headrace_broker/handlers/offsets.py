@@ -21,7 +21,7 @@ from ..partition.versions import check_epoch
 
 _HIGH_WATERMARK = -1  #: before_offset in DeleteRecords for the high watermark.
 #: Maximum number of partitions of one DeleteRecords request whose records are deleted at the same time.
-_DELETING_MAX = 250
+_DELETING_MAX = 100
 
 
 class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
@@ -83,32 +83,35 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
         deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
-        # Without this limit on concurrent deletions, thousands of deletions could end in one pass of the event loop,
-        # and block the loop.
-        room = asyncio.Semaphore(_DELETING_MAX)
 
         def left_s() -> float:
             return max(deadline_ms - self._broker.clock.monotonic_ms(), 0) / 1000
 
-        async def one(item: Any, turns: Turns) -> Any:
+        async def deleted(item: Any) -> tuple[LeaderReplica, int]:
             if item.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(
                     f'cannot delete records of topic "{item.topic}": it is internal, and the coordinators would '
                     "lose their groups; delete single groups instead (`headrace groups delete`)"
                 )
-            async with room:
-                replica = self._leader(item, NO_EPOCH)
-                before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
-                # Shield the deletion of records, because a deletion that has begun must finish even if the caller
-                # disconnects.
-                deleting = asyncio.ensure_future(replica.delete_records(before))
-                done, _ = await asyncio.wait([deleting], timeout=left_s())
+            replica = self._leader(item, NO_EPOCH)
+            before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
+            # Shield the deletion of records, because a deletion that has begun must finish even if the caller
+            # disconnects.
+            deleting = asyncio.ensure_future(replica.delete_records(before))
+            done, _ = await asyncio.wait([deleting], timeout=left_s())
             if not done:
                 raise RequestTimedOutError(
                     f"{replica.partition}: timed out deleting records: the log start did not move within "
                     f"{timeout_ms} ms; retry"
                 )
             deleting.result()
+            return replica, before
+
+        async def one(item: Any, turns: Turns) -> Any:
+            try:
+                replica, before = await deleted(item)
+            finally:
+                room.release()
             self._broker.events.emit(
                 RecordsDeleted(partition=replica.partition, log_start_offset=replica.leader.log_start)
             )
@@ -122,11 +125,14 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 topic=item.topic, partition=item.partition, error=error_to_proto(error), low_watermark=-1
             )
 
-        # Delete the records of all partitions at the same time, because each deletion waits for the other replicas.
+        # Delete the records of many partitions at the same time, because each deletion waits for the other replicas.
+        # Thousands of tasks that begin, or of deletions that end, in one pass of the event loop would block it.
+        room = asyncio.Semaphore(_DELETING_MAX)
         results: list[list[Any]] = [[] for _ in request.partitions]
-        await asyncio.gather(
-            *(self._each([item], into, one, refused) for item, into in zip(request.partitions, results, strict=True))
-        )
+        async with asyncio.TaskGroup() as group:
+            for item, into in zip(request.partitions, results, strict=True):
+                await room.acquire()
+                group.create_task(self._each([item], into, one, refused))
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
     def _leader(self, item: Any, current_leader_epoch: int) -> LeaderReplica:
