@@ -26,8 +26,18 @@ class Number:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a JSON text; each number is a Number. Raises ValueError and RecursionError."""
-    return json.loads(text, parse_float=Number, parse_int=Number)
+    """The value of a JSON text; each number is a Number. Raises RecursionError, and ValueError also for an object with
+    two equal names: a dict would lose one of their values."""
+    return json.loads(text, parse_float=Number, parse_int=Number, object_pairs_hook=_object)
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(members)
+    if len(made) < len(members):
+        seen: set[str] = set()
+        twice = next(name for name, _ in members if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"an object has the name {twice!r:.60} twice")
+    return made
 
 
 def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:

@@ -36,6 +36,12 @@ def test_an_integer_may_have_more_digits_than_python_converts() -> None:
     assert dumps(loads("[" + "7" * 10_000 + "]")) == "[" + "7" * 10_000 + "]"
 
 
+@pytest.mark.parametrize("text", ['{"a":1,"b":{},"a":2}', '[{"":0,"":0}]', '{"b":{"\\u0061":1,"a":1}}'])
+def test_an_object_that_would_lose_a_member_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"an object has the name '.*' twice"):
+        loads(text)
+
+
 def test_ordinary_values_are_written_as_by_json() -> None:
     value = {"a": [1, 2.5, None, True, "ü"], "b": {}}
     assert dumps(value) == json.dumps(value, ensure_ascii=False)

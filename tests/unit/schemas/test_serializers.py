@@ -466,6 +466,12 @@ def test_bytes_that_are_no_json_are_refused(registry: SchemaRegistry, body: byte
         JsonDeserializer(registry)("orders", b"\0\0\0\0\1" + body)
 
 
+@pytest.mark.parametrize("schema", ['{"enum": [1e400]}', '{"maximum": 1e999999999}', '{"const": -1e309}'])
+def test_a_number_of_a_schema_that_no_double_has_is_refused(registry: SchemaRegistry, schema: str) -> None:
+    with pytest.raises(InvalidSchemaError, match="is too large for a double"):
+        JsonSerializer(registry, schema, auto_register_schemas=True)("t", 1)
+
+
 def test_a_pattern_cannot_make_the_reader_hang(registry: SchemaRegistry) -> None:
     """``^(a+)+$`` takes a backtracking engine 2^60 steps."""
     write = JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)

@@ -239,7 +239,10 @@ class _Writing(_Shipped):
                 checked = as_json.serialize(topic, _parsed(topic, text))
                 assert checked is not None, "the value is not null"
                 # A number parsed as a float loses digits: they are those of the text.
-                exact = exact_json.dumps(exact_json.loads(text), separators=(",", ":"))
+                try:
+                    exact = exact_json.dumps(exact_json.loads(text), separators=(",", ":"))
+                except ValueError as error:  # two equal names
+                    raise _no_json(topic, error) from None
                 return checked[:HEADER_BYTES] + exact.encode()
 
             return _Each(written, BinaryType())
@@ -248,14 +251,21 @@ class _Writing(_Shipped):
 
 
 def _parsed(topic: str, text: str) -> Any:
-    """The value of JSON text. Raises InvalidValueError for the text null, which a serializer would write as a tombstone
-    (a record that deletes its key)."""
-    value = json.loads(text)
+    """The value of JSON text. Raises InvalidValueError for a text that is no JSON, and for the text null, which a
+    serializer would write as a tombstone (a record that deletes its key)."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _no_json(topic, error) from None
     if value is None:
         raise InvalidValueError(
             "the value is the JSON text null; to write a tombstone, set the column to NULL", topic=topic
         )
     return value
+
+
+def _no_json(topic: str, error: Exception) -> InvalidValueError:
+    return InvalidValueError(f"the column's text is not valid JSON: {error}; make it with to_json", topic=topic)
 
 
 def _topic(subject: str) -> str:

@@ -169,3 +169,34 @@ def test_the_same_definition_reached_twice_is_one_node() -> None:
     }
     other = json.loads(json.dumps(value).replace("string", "number"))
     assert problems(schema(value), schema(other)) == ["TYPE_CHANGED #/properties/a", "TYPE_CHANGED #/properties/b"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"pattern": "\ud800"}',
+        r'{"patternProperties": {"^\udfff": {}}}',
+        r'{"patternProperties": {"^a": {}}, "properties": {"\udc00": {}}}',
+        r'{"enum": ["\ud83d\u0041"]}',
+        r'{"title": "\ude00\ud83d"}',
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_is(text: str) -> None:
+    with pytest.raises(InvalidSchemaError, match="half of a surrogate pair"):
+        parse(Schema(SchemaType.JSON, text), {})
+
+
+def test_a_whole_surrogate_pair_is_a_character() -> None:
+    parsed = parse(Schema(SchemaType.JSON, r'{"pattern": "\ud83d\ude00"}'), {})
+    assert parsed.canonical == '{"pattern":"\U0001f600"}'
+
+
+@pytest.mark.parametrize("digits", [401, 100_000])
+def test_multiples_of_very_many_digits_count_as_changed(digits: int) -> None:
+    one, three = ("0." + digits * digit for digit in ("1", "3"))
+    old, new = (
+        parse(Schema(SchemaType.JSON, f'{{"type": "number", "multipleOf": {one}}}'), {}) for one in (one, three)
+    )
+    assert problems(old, new) == ["MULTIPLE_OF_CHANGED #/multipleOf"]
+    less = [parse(Schema(SchemaType.JSON, f'{{"type": "number", "multipleOf": 0.{300 * one}}}'), {}) for one in "31"]
+    assert problems(*less) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Unpack
 from urllib.parse import urljoin
@@ -25,6 +26,14 @@ Validate = Callable[[Any], tuple[str, str] | None]
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    """A number of a schema. The validator would take an infinity for null."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is too large for a double")
+    return number
 
 
 _decode = json.JSONDecoder(parse_constant=_no_constant).decode
@@ -205,7 +214,7 @@ def parsed_json(resolved: ResolvedSchema, subject: str | None, version: int | No
 
 def _document(text: str, resolved: ResolvedSchema, subject: str | None, version: int | None) -> dict[str, Any]:
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         reason = f"the text is not valid JSON: {error}"
     else:

@@ -157,8 +157,8 @@ _Path: TypeAlias = "tuple[str, _Path] | None"
 _Found: TypeAlias = "list[tuple[str, _Path]]"
 #: Number of characters that RE2 searches in the time of one step.
 _NAME_PER_STEP = 1_000
-#: Largest decimal exponent with which two values of multipleOf are compared exactly.
-_EXPONENT_MAX = 400
+#: Largest decimal exponent, and number of digits, with which two values of multipleOf are compared exactly.
+_DIGITS_MAX = 400
 
 
 def can_read(reader: JsonSchema, writer: JsonSchema, steps_max: int = STEPS_MAX) -> Sequence[Difference]:
@@ -605,9 +605,11 @@ def _numbers(original: Numeric, update: Numeric) -> _Found:
 
 
 def _is_multiple(number: Number, divisor: Number) -> bool:
-    """Whether ``number`` is a multiple of ``divisor``. Numbers with extreme exponents count as no multiples."""
-    if any(abs(Decimal(one).adjusted()) > _EXPONENT_MAX for one in (number, divisor)):
-        return False
+    """Whether ``number`` is a multiple of ``divisor``. Numbers with extreme exponents, or very many digits, count as no
+    multiples: the exact comparison of 100,000 digits takes seconds."""
+    for one in map(Decimal, (number, divisor)):
+        if abs(one.adjusted()) > _DIGITS_MAX or len(one.as_tuple().digits) > _DIGITS_MAX:
+            return False
     return (Fraction(number) / Fraction(divisor)).denominator == 1
 
 

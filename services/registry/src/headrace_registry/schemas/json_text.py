@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from headrace_registry.schemas.model import DEPTH_MAX, InvalidSchemaError
+from headrace_registry.schemas.model import DEPTH_MAX, InvalidSchemaError, check_unicode
 
 #: Matches a string, a comment or a bracket. The end of a string or comment is optional, so that no alternative fails
 #: halfway and a search takes linear time.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*+"?+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?+|//[^\n]*+|[\[\]{}]', re.DOTALL)
+#: Matches an escape of a surrogate, which may lack its other half.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 #: Maps Python's types to JSON's names of these types.
 _NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
 
@@ -27,18 +29,21 @@ def read(text: str, *, comments: bool = False, exact: bool = False) -> Any:
     """Read a JSON text.
 
     ``comments`` allows C's and C++'s comments. With ``exact``, a number with a fraction or an exponent becomes a
-    Decimal; without ``exact``, such a number becomes a float. Raise InvalidSchemaError for text that is not JSON, or is
-    nested too deeply.
+    Decimal; without ``exact``, such a number becomes a float. Raise InvalidSchemaError for text that is not JSON, is
+    nested too deeply, or has half of a surrogate pair.
     """
     text = _checked(text, comments)
     try:
-        return json.loads(text, parse_float=_exact_number if exact else _double, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_float=_exact_number if exact else _double, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise InvalidSchemaError(
             f"the schema is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
     except ValueError as error:  # an integer with more digits than Python converts
         raise InvalidSchemaError(f"the schema is not valid JSON: {error}") from None
+    if _SURROGATE.search(text):
+        check_unicode(write(value))
+    return value
 
 
 def _checked(text: str, comments: bool) -> str:
