@@ -325,8 +325,11 @@ class BrokerChecks(UpkeepChecks):
             )
 
     def truncated(self, consumer: ConsumerModel, partition: int, position: int, end_offset: int) -> None:
-        """A consumer learns that the log was truncated below its position."""
-        if not self.is_tainted(partition) and position > self.truths[partition].start_max:
+        """A consumer learns that the log was truncated below its position. Only a copy of the present epoch may say so
+        wrongly, until a follower refuses."""
+        if any(host.is_copy for host in self.world.hosts):
+            self.world.count("copy", "told a reader of a truncation")
+        elif not self.is_tainted(partition) and position > self.truths[partition].start_max:
             raise Violation(
                 "truncation",
                 f"{consumer} has read up to {position}, but is told that the log was truncated at {end_offset}",

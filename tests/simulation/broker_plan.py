@@ -127,13 +127,14 @@ def make_broker_plan(seed: int, hard_on: Collection[str] = ()) -> BrokerPlan:
 
 
 def _with_copy(plan: BrokerPlan) -> BrokerPlan:
-    """Add a copied disk to some plans, of which nothing else depends: the other plans stay as they were."""
+    """Add a copied disk to some plans, in a period without other faults. The other plans stay as they were."""
     rng = random.Random(f"broker copies {plan.seed}")
     noisy = [period for period in plan.periods if not period.is_quiet]
     if plan.unclean or plan.min_insync < 2 or rng.random() >= COPIES:
         return plan
     period = rng.choice(noisy)
-    drawn = [(each.at_ms, each.kind, each.for_ms, each.amount, each.seed) for each in plan.faults]
+    kept = [each for each in plan.faults if not period.from_ms <= each.at_ms <= period.to_ms]
+    drawn = [(each.at_ms, each.kind, each.for_ms, each.amount, each.seed) for each in kept]
     copy = _drawn(rng, "old_copy", period.from_ms + rng.uniform(0.0, 250.0), period)
     return replace(plan, faults=_numbered([*drawn, copy]))
 
