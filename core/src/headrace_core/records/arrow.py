@@ -45,6 +45,8 @@ _TYPES = {
     "timestampType": pa.int32(),
     "headers": pa.list_(_HEADER),
 }
+#: The usual types of keys and values.
+_PLAIN = frozenset((pa.binary(), pa.string(), pa.large_binary(), pa.large_string()))
 #: Limit of the bytes of values in one RecordBatch, because Arrow's binary columns have 32-bit offsets.
 BYTES_MAX = 2**31 - 1
 _OFFSET_MAX = 2**63 - 1
@@ -149,6 +151,8 @@ def plain_named(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return ``column`` as plain binary or text, whatever its layout. InvalidArgumentError names the column."""
+    if column.type in _PLAIN:
+        return column
     plain = plain_type(column.type)
     if not is_bytes(plain):
         raise InvalidArgumentError(
@@ -183,7 +187,8 @@ def _headers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _timestamps(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    column = plain_named(name, column)
+    if column.type != pa.int64():
+        column = plain_named(name, column)
     kind = column.type
     if pa.types.is_timestamp(kind):
         return column if kind.unit in _UNITS_PER_MS else _cast(name, column, pa.timestamp("ms", kind.tz), "a timestamp")

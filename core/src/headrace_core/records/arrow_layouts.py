@@ -6,6 +6,8 @@ within structs. Needs pyarrow.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +15,7 @@ import pyarrow.compute as pc
 _WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
+@lru_cache(maxsize=256)
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type of ``plain_array``: dictionaries and runs become their values (texts and bytes with 64-bit offsets),
     extension types their storage (bool8: bool), views large types, float16 float32, and all lists ``list`` or

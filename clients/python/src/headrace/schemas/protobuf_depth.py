@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 #: The levels of messages within a message that Protobuf's parsers take (C++, Java and Python alike).
@@ -46,14 +46,13 @@ def too_deep_path(message: Message) -> str:
         if depth > DEPTH_MAX:
             return path if len(path) <= _PATH_CHARACTERS else f"{path[:_PATH_CHARACTERS]}..."
         for field, value in each.ListFields():
-            if field.type not in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP):
+            kind = field.message_type
+            if kind is None:
                 continue
             at = f"{path}.{field.name}" if path else field.name
-            entry = field.message_type.GetOptions().map_entry
-            if entry and field.message_type.fields_by_name["value"].message_type is None:
-                continue
-            if entry:  # (the entry is a message too)
-                waiting += [(item, f"{at}[{key}]", depth + 2) for key, item in value.items()]
+            if kind.GetOptions().map_entry:  # (the entry is a message too)
+                if kind.fields_by_name["value"].message_type is not None:
+                    waiting += [(item, f"{at}[{key}]", depth + 2) for key, item in value.items()]
             elif isinstance(value, Message):
                 waiting.append((value, at, depth + 1))
             else:
