@@ -3,13 +3,16 @@ them, and none of them starves. The tests count answers."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from headrace_broker.handlers.fetch import AHEAD_PARTITIONS_MAX, ANSWER_BYTES_MAX, FetchStream
+from headrace_broker.handlers import fetch
+from headrace_broker.handlers.fetch import ANSWER_BYTES_MAX, FetchStream, _ColdRead, _read_ahead
 from headrace_core import errors
+from headrace_core.log import ReadResult
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 from tests.scenarios.broker.test_cold_reads import ColdFileSystem, reading
@@ -17,6 +20,14 @@ from tests.worlds.solo_broker import FakeStream, SoloBroker, batch
 from tests.worlds.waiting import in_loop
 
 WAIT_MS = 60_000
+AHEAD = 64
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-ahead ends by its count, not by the clock."""
+    monkeypatch.setattr(fetch, "AHEAD_PARTITIONS_MAX", AHEAD)
+    monkeypatch.setattr(fetch, "AHEAD_MS", math.inf)
 
 
 def ask(number: int, partitions: range | list[int] = range(0), *, offset: int = 0, max_bytes: int = 0) -> Any:
@@ -59,7 +70,7 @@ async def next_answer(consumer: FetchStream, answers: FakeStream, request: Any) 
 
 @in_loop
 async def test_cold_partitions_need_few_answers() -> None:
-    count = 3 * AHEAD_PARTITIONS_MAX + 1
+    count = 3 * AHEAD + 1
     broker = await filled(ColdFileSystem(), count)
     consumer, answers = broker.consumer()
     found = read(await next_answer(consumer, answers, ask(0, range(count))))
@@ -178,3 +189,25 @@ async def test_a_partition_that_cannot_be_read_keeps_no_other_from_its_records()
     assert (failed.partition, failed.error.code) == (2, errors.CorruptLogError.number)
     consumer.on_closed()
     await broker.__aexit__()
+
+
+def test_a_slow_disk_ends_a_read_ahead_after_its_time_but_not_before_the_first_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch, "AHEAD_MS", 100.0)
+    now = 0.0
+
+    class Slow:
+        def __init__(self, took_ms: float) -> None:
+            self.took_ms = took_ms
+
+        def read_cold(self, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult:
+            nonlocal now
+            now += self.took_ms
+            return ReadResult(b"x", offset + 1)
+
+    def count(took_ms: float) -> int:
+        wanted = [_ColdRead(TopicPartition("t", each), Slow(took_ms), 0, 0, 100, 1) for each in range(50)]
+        return len(_read_ahead(wanted, 1_000, False, lambda: now))
+
+    assert [count(took_ms) for took_ms in (0.0, 30.0, 1_000.0)] == [50, 4, 1]

@@ -34,6 +34,7 @@ import functools
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace_core.errors import (
@@ -89,8 +90,10 @@ QUEUED_REQUEST_BYTES_MAX = 64 * 1024
 #: not free.
 _OVERHEAD_BYTES = 64
 _ABORTED_BYTES = 24  #: Bytes counted for an aborted transaction in a fetch response.
-#: Maximum number of partitions that a stream reads ahead at a time: 64 seeks occupy a thread for half a second.
-AHEAD_PARTITIONS_MAX = 64
+#: Limits of one read-ahead of a stream: partitions, and the milliseconds after which it begins no further read. It
+#: occupies a thread, which other streams need too.
+AHEAD_PARTITIONS_MAX = 512
+AHEAD_MS = 100.0
 #: Milliseconds between two searches for a replica that is nearer to a consumer than the leader (KIP-392).
 NEARER_LOOK_MS = 5_000
 _EMPTY = b""
@@ -154,10 +157,13 @@ class _ColdRead(NamedTuple):
 _Found = list[tuple[_ColdRead, ReadResult | Exception]]
 
 
-def _read_ahead(wanted: list[_ColdRead], most: int, committed: bool) -> _Found:
-    """Read the partitions on a thread, up to ``most`` bytes, or one batch."""
+def _read_ahead(wanted: list[_ColdRead], most: int, committed: bool, monotonic_ms: Callable[[], float]) -> _Found:
+    """Read the partitions on a thread, for AHEAD_MS and up to ``most`` bytes, at least the first."""
     found: _Found = []
+    until_ms = monotonic_ms() + AHEAD_MS
     for each in wanted:
+        if found and monotonic_ms() > until_ms:
+            break
         try:
             read = each.replica.read_cold(each.position, min(each.room, most), each.up_to, committed=committed)
         except Exception as error:  # noqa: BLE001  (the partition's outcome)
@@ -597,7 +603,7 @@ class FetchStream(StreamHandler[Any]):
     def _start_read_ahead(self, cold: list[_ColdRead], most: int) -> None:
         self._is_reading_ahead = True
         self._ahead = {each.partition: each for each in cold}
-        read = functools.partial(_read_ahead, cold, most, self._committed)
+        read = functools.partial(_read_ahead, cold, most, self._committed, self._broker.clock.monotonic_ms)
         cold[0].replica.threads.run(read).add_done_callback(self._was_read_ahead)
 
     def _was_read_ahead(self, done: asyncio.Future[_Found]) -> None:
