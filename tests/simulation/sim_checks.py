@@ -204,6 +204,11 @@ class SafetyChecks:
             else:
                 holders.add(own)
 
+    def lost(self, own: ReplicaKey, entries: Sequence[Entry]) -> None:
+        """Called when the disk of ``own`` is replaced by a copy without ``entries``."""
+        for entry in entries:
+            self._holders.get((entry.base_offset, entry.term), set()).discard(own)
+
     def counts(self, own: ReplicaKey, term: int, committed: int, term_below: int | None) -> None:
         """Called when ``own``, the leader of ``term``, counts all entries below ``committed`` as committed."""
         if term_below != term:

@@ -35,6 +35,7 @@ from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, Simulate
 from headrace_core.testing.histories import HistoryViolation
 from headrace_core.testing.scheduler import Planned
 from tests.simulation.sim_checks import Violation
+from tests.simulation.sim_copies import Copy, Heard, Restored, witnesses_of
 from tests.simulation.sim_disk import ROOT, DiskRecord, ObservedStorage, flip_something
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class ControllerHost:
         #: The controller must stay down until this time, because of a fault.
         self.down_until_ms = 0.0
         self.published: list[tuple[MetadataImage, MetadataDelta]] = []
+        self.heard = Heard()
+        #: Set while the disk is an older copy that was not found yet.
+        self.restored: Restored | None = None
         #: Counts the starts and the ends of the controller's processes.
         self.life = 0
         self._stage = 0
@@ -95,12 +99,30 @@ class ControllerHost:
         self.fs = CrashingFileSystem(keep_trace=False)
         self.fs.clock = self.clock
         self.record = DiskRecord()
+        self.restored = None
         self.is_broken = False
         self.key = disk_identity(self.node_id, self.disk_number)
         identity = uuid.UUID(bytes=self.key.directory_id)
         format_directory(self.fs, ROOT, cluster_id=self.world.cluster_id, node_id=self.node_id, directory_id=identity)
         write_first_voters(self.fs, ROOT, VoterSet.of(()) if voters is None else voters)
         self.fs.sync_directory("/")
+
+    def restore(self, found: Copy) -> bool:
+        """Lose power, and come back with an older copy of the directory, unless no other process remembers more than
+        the copy has; returns whether the copy is used."""
+        world = self.world
+        self.power_loss(Loss.ALL)
+        witnesses = witnesses_of(found, world.up())
+        if not witnesses:
+            world.count("state", "older copy that nobody remembers")
+            return False
+        world.checks.lost(self.key, [each for each in self.record.shadow.entries if each.next_offset > found.end])
+        self.fs, self.record = found.fs, found.record
+        self.fs.clock = self.clock
+        self.record.is_damaged = True  # (it counts as a lost disk)
+        self.restored = Restored(self, witnesses)
+        world.count("state", "older copy restored")
+        return True
 
     # -- the process --------------------------------------------------------------------------------------------------
 
@@ -124,6 +146,7 @@ class ControllerHost:
         self.life += 1
         self._stage, self.turn_is_slow = 0, False
         self._snapshot_job = None
+        self.heard = Heard()
         self.published.clear()
         self.is_paused = False
         try:
@@ -320,15 +343,19 @@ class ControllerHost:
                 world.fault_happened(torn[0], f"{self} loses power in the midst of writing")
             world.crash_now(self, world.draw_loss(self.rng) if torn is None else torn[1])
             return
-        except (CorruptLogError, OutdatedVoterError, StorageError) as error:
+        except OutdatedVoterError as error:
+            if self.restored is None and not self.record.is_damaged:
+                raise Violation("recovery", f"{self} takes its sound disk for an older copy: {error}") from error
+            assert self.controller is not None
+            self.controller.withdraw(error)
+            self._give_up("older copy found", f"finds that its directory is an older copy, and ends: {error}")
+            return
+        except (CorruptLogError, StorageError) as error:
             if not self.record.is_damaged:
                 raise Violation("recovery", f"{self} ends: {type(error).__name__}: {error}") from error
-            world.tell(self, f"finds its disk damaged, and ends ({type(error).__name__})")
-            world.count("state", "damaged disk noticed while running")
-            world.calm_since_ms = None  # another controller may have to lead now
-            self.is_broken = True
-            self.stop_process()
-            self.fs.crash(self.rng, Loss.NONE)
+            self._give_up(
+                "damaged disk noticed while running", f"finds its disk damaged, and ends ({type(error).__name__})"
+            )
             return
         except OSError as error:
             if error.errno in NO_SPACE:
@@ -343,7 +370,20 @@ class ControllerHost:
             world.tell(self, f"ends of {error!r}")
             world.crash_now(self, Loss.NONE)
             return
+        if self.restored is not None and self.restored.has_lapsed:
+            self._give_up("older copy whose witnesses were silent", "is stopped: nobody could find its older copy")
+            return
         self.check()
+
+    def _give_up(self, counted: str, told: str) -> None:
+        """The disk must not be used again; the process ends."""
+        world = self.world
+        world.tell(self, told)
+        world.count("state", counted)
+        world.calm_since_ms = None  # another controller may have to lead now
+        self.is_broken, self.restored = True, None
+        self.stop_process()
+        self.fs.crash(self.rng, Loss.NONE)
 
     def _see_to_snapshots(self, controller: QuorumController) -> None:
         if self._snapshot_job is not None:
@@ -398,6 +438,7 @@ class ControllerHost:
         if self.is_paused:
             self._buffered.append(message)  # in its socket
             return
+        self.heard.hear(self, message)
         self.guarded(lambda: controller.receive(message))
         self.wake()
 
@@ -405,6 +446,9 @@ class ControllerHost:
         checks, shadow, own, world = self.world.checks, self.record.shadow, self.key, self.world
         term = 0 if self.controller is None else self.controller.term
         for message in messages:
+            if self.restored is not None and self.restored.promises(message):
+                self.restored.has_lapsed = True
+                return
             checks.said(own, term, shadow, message)
             world.controller_says(self, message)
 
@@ -433,6 +477,8 @@ class ControllerHost:
         controller, checks, world = self.controller, self.world.checks, self.world
         if controller is None:
             return
+        if self.restored is not None:
+            self.restored.look()
         raft = controller.raft
         role, term = raft.role, raft.term
         before = self._seen

@@ -28,6 +28,8 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("state", "controller started"),
     ("state", "damaged disk noticed while running"),
     ("state", "damaged disk refused"),
+    ("state", "older copy found"),
+    ("state", "older copy that nobody remembers"),
     ("state", "append refused"),
     ("state", "lead handed over"),
     ("state", "log rolled"),

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from headrace_controller.raft import EntryKind
 from headrace_core.testing.crashing_fs import Loss
 from headrace_core.testing.network import Quality
+from tests.simulation.sim_copies import Copy
+from tests.simulation.sim_directed import DIRECTED
 from tests.simulation.sim_pair_stories import PAIR_STORIES
 from tests.simulation.sim_plan import Fault
 from tests.simulation.sim_stories import STORIES
@@ -43,7 +45,7 @@ class Faults:
         if self.world.is_quiet or self.world.is_healing:
             return
         rng = random.Random(fault.seed)
-        story = STORIES.get(fault.kind) or PAIR_STORIES.get(fault.kind)
+        story = {**STORIES, **PAIR_STORIES, **DIRECTED}.get(fault.kind)
         if story is not None:
             if self.world.story_teller.begin(fault, story, rng):
                 self.world.fault_happened(fault, "a story begins")
@@ -289,6 +291,27 @@ class Faults:
             self.world.crash_now(host, Loss.NONE, down_ms=50.0 + 200.0 * rng.random())
         what = host.flip_something(rng)
         return f"{what} of {host} is damaged{'' if is_down else ' while it runs'}" if what else ""
+
+    def _old_copy(self, fault: Fault, rng: random.Random) -> str:
+        """Copy a voter's directory, and let the voter come back with the copy after ``for_ms``."""
+        world, host = self.world, self._some(rng)
+        if host is None:
+            return ""
+        found, fs = Copy.of(host, rng), host.fs
+
+        def restore() -> None:
+            if world.is_quiet or world.is_healing or host.fs is not fs or host.record.is_damaged or host.is_broken:
+                return
+            if not self.may_lose(host):
+                return
+            is_used = host.restore(found)
+            host.down_until_ms = world.now_ms + 5.0
+            world.restart_later(host, 5.0)
+            if is_used:
+                world.fault_happened(fault, f"{host} comes back with its directory of {fault.for_ms:.0f} ms ago")
+
+        self._later(fault.for_ms, restore)
+        return ""  # counted when it has struck
 
     def _full_disk(self, fault: Fault, rng: random.Random) -> str:
         """No room for bytes, for new files, for both, or for entries (there is room for smaller files). ``soon``: other

@@ -60,7 +60,10 @@ OTHERS: dict[str, float] = {
     "deaf_leader": 0.5,
     "restart_all": 0.4,
 }
-KINDS: dict[str, float] = {**REQUIRED, **OTHERS}
+#: Kinds that are drawn from a random source of their own, so that they do not change the rest of a seed's plan; each
+#: with the probability that a schedule has them.
+APART: dict[str, float] = {"old_copy": 0.4}
+KINDS: dict[str, float] = {**REQUIRED, **OTHERS, **APART}
 
 #: The smallest and the largest number of faults in a schedule.
 FAULTS_MIN, FAULTS_MAX = 5, 40
@@ -166,7 +169,9 @@ def make_plan(seed: int, *, hard_on: Collection[str] = ()) -> Plan:
             [700, 1_500, 1_500, 4_000, 4_000, 10_000, SEGMENT_BYTES]
         ),
     )
-    return _scenes(plan, hard_on) if hard_on else plan
+    if hard_on:
+        return _scenes(plan, hard_on)
+    return replace(plan, faults=plan.faults + _apart(seed, noisy, len(plan.faults)))
 
 
 def draw_periods(
@@ -202,14 +207,26 @@ def _scenes(plan: Plan, kinds: Collection[str]) -> Plan:
 
 def _faults(rng: random.Random, noisy: list[Period]) -> tuple[Fault, ...]:
     count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 9.0)))
-    weights = [weight * rng.choice([0.0, 0.0, 0.3, 1.0, 1.0, 4.0]) for weight in KINDS.values()]
+    kinds = {**REQUIRED, **OTHERS}
+    weights = [weight * rng.choice([0.0, 0.0, 0.3, 1.0, 1.0, 4.0]) for weight in kinds.values()]
     if not any(weights):
-        weights = list(KINDS.values())
+        weights = list(kinds.values())
     found = []
     for _ in range(count):
         (period,) = rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy])
-        (kind,) = rng.choices(list(KINDS), weights)
+        (kind,) = rng.choices(list(kinds), weights)
         at_ms = rng.uniform(period.from_ms, period.to_ms)
         for_ms = min(rng.choice([40.0, 200.0, 600.0, 1_200.0, 2_000.0]) * rng.uniform(0.5, 1.5), period.to_ms - at_ms)
         found.append((at_ms, kind, for_ms, rng.random(), rng.randrange(1 << 32)))
     return tuple(Fault(number, *each) for number, each in enumerate(sorted(found)))
+
+
+def _apart(seed: int, noisy: list[Period], first: int) -> tuple[Fault, ...]:
+    rng, found = random.Random(f"apart {seed}"), []
+    for kind, probability in APART.items():
+        for _ in range(rng.choice([1, 2, 3]) if rng.random() < probability else 0):
+            (period,) = rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy])
+            at_ms = rng.uniform(period.from_ms, period.to_ms)
+            for_ms = min(rng.choice([200.0, 600.0, 1_200.0]) * rng.uniform(0.5, 1.5), period.to_ms - at_ms)
+            found.append(Fault(first + len(found), at_ms, kind, for_ms, rng.random(), rng.randrange(1 << 32)))
+    return tuple(found[: max(0, FAULTS_MAX - first)])

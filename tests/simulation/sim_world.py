@@ -109,6 +109,7 @@ class ControllersWorld:
                 in_flight_messages_max=plan.in_flight_messages_max,
                 snapshot_chunk_bytes=plan.snapshot_chunk_bytes,
                 learner_lag_max=200,
+                recall_ticks=QuorumSettings().raft.recall_ticks,
             ),
         )
         self.net: SimulatedNetwork[int, Message] = SimulatedNetwork(

@@ -34,7 +34,14 @@ CLASSES: tuple[type[RaftNode], ...] = (
     broken.NeverGoesBackToASnapshot,
     broken.InstallsWhatItHas,
     broken.KeepsVotersThatWereCut,
+    broken.RemembersNobody,
+    broken.VotesBeforeItIsTold,
 )
+#: Mutants whose schedules have only a story that is written for them.
+FAULTS: dict[type[RaftNode], tuple[str, ...]] = {
+    broken.RemembersNobody: ("older_copy",),
+    broken.VotesBeforeItIsTold: ("older_copy",),
+}
 
 MUTANTS = tuple(
     Mutant(
@@ -42,6 +49,7 @@ MUTANTS = tuple(
         (each.__doc__ or "").strip(),
         5,
         (Patch(quorum_controller, "RaftNode", each),),
+        faults=FAULTS.get(each, ()),
     )
     for each in CLASSES
 )

@@ -335,6 +335,29 @@ class InstallsWhatItHas(RaftNode):
         super().persisted(ready, snapshot_is_sound=snapshot_is_sound)
 
 
+class RemembersNobody(RaftNode):
+    """Older copies: nobody says what a voter forgot, and the copy takes part."""
+
+    def _on_recall(self, sender: ReplicaKey, body: Body) -> None:
+        return
+
+
+class VotesBeforeItIsTold(RaftNode):
+    """Older copies: a started voter votes before the others have said what they remember of it."""
+
+    def __init__(self, key: ReplicaKey, stored: Stored, view: LogView, **options: object) -> None:
+        super().__init__(key, stored, view, **options)  # type: ignore[arg-type]
+        self._questions.ticks_left = 0
+
+
+class CountsACopy(RaftNode):
+    """Older copies: what a voter acknowledged counts for commits after its connection broke, although it may have
+    come back without it."""
+
+    def _durable_at(self, key: ReplicaKey) -> int:
+        return self.log.durable_offset if key == self.key else self._progress[key].match
+
+
 class _NeverCutsVoters(RaftLog):
     def __init__(self, view: LogView, stored: Stored) -> None:
         super().__init__(view, stored)

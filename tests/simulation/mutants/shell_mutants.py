@@ -124,18 +124,25 @@ MUTANTS = (
         "AnswersBeforeTheDisk",
         "unflushed page cache: 10 bytes truncated on one node lose data cluster-wide",
         Patch(PartitionLog, "flush", _flush),
+        faults=("power_loss",),
     ),
     _mutant(
         "VoteInThePageCache",
         "KIP-595, etcd 14370: vote and term durable before the reply",
         Patch(quorum_state, "write_file_atomically", _write_carelessly),
+        faults=("power_loss",),
     ),
     _mutant(
         "RecoveryTrustsThePageCache",
         "fsyncgate: after a failed fsync the cache has what the disk has not, and calls it clean",
         Patch(opening, "scan", scan_and_trust_the_cache),
     ),
-    _mutant("TruncationForgotten", "KIP-101; Raft 5.3", Patch(MetadataStorage, "truncate", _truncate)),
+    _mutant(
+        "TruncationForgotten",
+        "KIP-101; Raft 5.3",
+        Patch(MetadataStorage, "truncate", _truncate),
+        faults=("cut_leader",),
+    ),
     _mutant(
         "KeepsRefusedEntries",
         "DiskFullError: no entry was appended",
@@ -152,7 +159,7 @@ MUTANTS = (
         "RawErrorAtAFullStart",
         "full disk: a start names the cause and the cure, and goes on where it can",
         Patch(MetadataStorage, "open", classmethod(_open_raw)),
-        faults=("full_disk",),
+        faults=("full_start",),
     ),
     _mutant(
         "RefusedTermStaysInItsFile",
@@ -164,6 +171,7 @@ MUTANTS = (
         "SnapshotInThePageCache",
         "torn checkpoint: write, fsync, rename, fsync the directory",
         Patch(SnapshotJob, "_write", _write_snapshot),
+        faults=("power_loss",),
     ),
     _mutant(
         "SpeculationSurvives",
@@ -180,6 +188,7 @@ MUTANTS = (
         "RefusesWhatMayHappen",
         "promise 2: NotController means that nothing was done",
         Patch(QuorumController, "_resign_if_deposed", _refuse_what_was_appended),
+        faults=("unheard_acknowledgements",),
     ),
     _mutant("AppliesWhatIsNotCommitted", "5.4.3: only what is committed", Patch(Applier, "replay", _apply_all)),
 )

@@ -11,6 +11,7 @@ import pytest
 from headrace_controller.raft import HeartbeatResponse, RaftNode
 from headrace_core.errors import OutdatedVoterError
 from tests.simulation.mutants import raft_without_guards as broken
+from tests.unit.controller import test_older_copies as copies
 from tests.unit.controller import test_raft_lost_connections as connections
 from tests.unit.controller import test_raft_more_traps as more
 from tests.unit.controller import test_raft_traps as stories
@@ -71,6 +72,12 @@ BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
     (broken.GoesWithoutAnHeir, more.test_a_leader_that_removes_itself_leaves_no_gap),
     (broken.NeverTellsAStaleLeader, stories.test_a_replica_that_returns_with_a_higher_term_is_taken_back),
     (broken.HearsOldAnswers, lambda: stories.test_old_answers_that_arrive_late_keep_no_leader(HeartbeatResponse)),
+    (broken.RemembersNobody, copies.test_a_voter_that_lost_its_vote_is_stopped),
+    (
+        broken.VotesBeforeItIsTold,
+        copies.test_a_started_voter_answers_no_vote_request_before_the_others_have_answered,
+    ),
+    (broken.CountsACopy, copies.test_a_copy_does_not_count_for_commits),
     (broken.KeepsVotersThatWereCut, stories.test_a_set_of_voters_that_is_cut_off_again_does_not_count),
 )
 
