@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace import AsyncProducer, Producer
+from headrace import Admin, AsyncProducer, NewTopic, Producer
 from headrace.errors import ClosedError, InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
 
 pa = pytest.importorskip("pyarrow")
@@ -301,3 +301,40 @@ def test_a_row_above_the_batch_size_is_sent_alone_up_to_the_largest_request(fake
         with pytest.raises(RecordTooLargeError, match="row 0 alone needs more than 6000 bytes"):
             out.send_arrow("t", pa.table({"value": [b"d" * 6_000]}))
     assert sorted(value for _, value in written(fake)) == values
+
+
+def _grow(admin: Admin) -> None:
+    admin.create_partitions({"grows": 2})
+    admin.describe_topics(["grows"])  # the broker has applied the change
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_rows_for_a_partition_that_was_just_added_are_sent(fake: Any, is_async: bool) -> None:
+    """send() looked again for a partition that it did not know; send_arrow refused the table until its metadata was
+    old."""
+    with Admin(bootstrap_servers=fake.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("grows", partitions=1)])
+        first = pa.table({"value": [b"a"], "partition": [0]})
+        more = pa.table({"value": [b"b", b"c"], "partition": pa.array([1, None], pa.int32())})
+        absent = pa.table({"value": [b"d"], "partition": [2]})
+        if is_async:
+
+            async def run() -> None:
+                async with AsyncProducer(bootstrap_servers=fake.bootstrap_servers) as out:
+                    await (await out.send_arrow("grows", first))
+                    await asyncio.to_thread(_grow, admin)
+                    await (await out.send_arrow("grows", more))
+                    with pytest.raises(
+                        InvalidArgumentError, match=r"row 0: .*2 partitions.*partition 2 does not exist"
+                    ):
+                        await out.send_arrow("grows", absent)
+
+            asyncio.run(run())
+        else:
+            with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
+                out.send_arrow("grows", first).result(60)
+                _grow(admin)
+                out.send_arrow("grows", more).result(60)
+                with pytest.raises(InvalidArgumentError, match=r"row 0: .*2 partitions.*partition 2 does not exist"):
+                    out.send_arrow("grows", absent)
+    assert b"b" in [record.value for record in fake.records("grows", 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import weakref
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_core.types import TopicPartition
 
 from .. import arguments
@@ -132,7 +133,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
 
     async def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
         """Queue the rows of an Arrow table as records (see Producer.send_arrow). A worker thread encodes the rows."""
-        from .arrow import arrow_batches, as_table
+        from .arrow import arrow_batches, as_table, missing_partition
 
         arguments.topic(topic)
         rows = as_table(table)
@@ -141,6 +142,9 @@ class AsyncProducer(Face, NativeAsyncProducer):
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             await core.wait_until_sendable_async(topic, deadline)
+        if (missing := missing_partition(core, topic, rows)) is not None:
+            with contextlib.suppress(InvalidArgumentError):  # ``arrow_batches`` names the row
+                await core.engine.io.run_async(core.recheck_partition(topic, missing, core.max_block_s))
         with core.tracing_rows(topic, rows) as trace:
             context = None if trace is None else trace.context
             batches = arrow_batches(core, topic, rows if trace is None or trace.rows is None else trace.rows)

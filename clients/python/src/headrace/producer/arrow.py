@@ -62,6 +62,18 @@ def as_table(data: Any) -> pa.Table:
     return table
 
 
+def missing_partition(core: Any, topic: str, table: pa.Table) -> int | None:
+    """A partition of the table's rows that the known metadata of the topic lacks, because it may be new; None if there
+    is none, or the column is wrong."""
+    if "partition" not in table.column_names or not table.num_rows:
+        return None
+    try:
+        highest: int | None = pc.max(partition_column(table["partition"])).as_py()
+    except HeadraceError:  # ``arrow_batches`` raises it
+        return None
+    return None if highest is None or highest < len(core.accumulator.topics[topic].queues) else highest
+
+
 def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int, bytes, int]]:
     """Yield (partition, batch, record count) for all rows of a table that ``as_table`` returned. The accumulator must
     have the topic's metadata before the call.

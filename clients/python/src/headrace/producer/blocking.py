@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_core.types import TopicPartition
 
 from .. import arguments
@@ -142,7 +143,7 @@ class Producer(Face, NativeProducer):
         the first row is queued: the error names the row, and no row was sent. If an error interrupts the call later,
         for example BufferTimeoutError, its message says how many rows are being sent.
         """
-        from .arrow import arrow_batches, as_table
+        from .arrow import arrow_batches, as_table, missing_partition
 
         arguments.topic(topic)
         rows = as_table(table)
@@ -151,6 +152,9 @@ class Producer(Face, NativeProducer):
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             core.wait_until_sendable(topic, deadline)
+        if (missing := missing_partition(core, topic, rows)) is not None:
+            with contextlib.suppress(InvalidArgumentError):  # ``arrow_batches`` names the row
+                core.engine.io.run(core.recheck_partition(topic, missing, core.max_block_s))
         with core.tracing_rows(topic, rows) as trace:
             context = None if trace is None else trace.context
             traced = rows if trace is None or trace.rows is None else trace.rows

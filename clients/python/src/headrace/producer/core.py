@@ -58,6 +58,10 @@ def _warn_caller(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
+#: Seconds before each look for a partition that the metadata lacks.
+_LATE_PARTITION_S = (0.0, 0.05, 0.15, 0.3)
+
+
 class ProducerCore:
     """The core of one producer. Producer and AsyncProducer have no state besides the core, so the garbage collector may
     free them at any time."""
@@ -145,17 +149,21 @@ class ProducerCore:
         return info
 
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
-        """Refresh the metadata of the topic, because the cached metadata may lack a new partition. Raises
-        InvalidArgumentError if the partition does not exist."""
-        self.check_open()
-        await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
-        self.check_open()
-        count = len(self.accumulator.topics[topic].queues)
-        if not 0 <= partition < count:
-            raise InvalidArgumentError(
-                f"topic {topic!r} has {counted(count, 'partition')} (0 to {count - 1}); partition {partition} does "
-                "not exist"
-            )
+        """Refresh the metadata of the topic, because the cached metadata may lack a new partition, and brokers may know
+        of it a moment later. Raises InvalidArgumentError if the partition does not exist."""
+        deadline = time.monotonic() + timeout_s
+        for pause_s in _LATE_PARTITION_S if partition >= 0 else (0.0,):
+            await asyncio.sleep(pause_s)
+            self.check_open()
+            await self.engine.metadata.refresh([topic], deadline=deadline)
+            self.check_open()
+            count = len(self.accumulator.topics[topic].queues)
+            if 0 <= partition < count:
+                return
+        raise InvalidArgumentError(
+            f"topic {topic!r} has {counted(count, 'partition')} (0 to {count - 1}); partition {partition} does "
+            "not exist"
+        )
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for name, queues in self.accumulator.topics.items():
