@@ -19,12 +19,16 @@ from headrace_controller.cluster.requests import (
 )
 from headrace_core.metadata import (
     EMPTY_IMAGE,
+    METADATA_VERSION_FEATURE,
     BrokerEndpoint,
+    ClusterRecord,
     ConfigResourceType,
     DirectoryEpoch,
+    FeatureLevelRecord,
     FoundEpochs,
     MetadataDelta,
     MetadataImage,
+    PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
@@ -520,3 +524,20 @@ def test_a_snapshot_of_an_earlier_release_allows_the_cuts_that_were_right_before
     topic = TopicRecord("t", b"t" * 16)
     image = EMPTY_IMAGE.apply([topic, PartitionRecord(b"t" * 16, 0, (1, 2), (1,), 1, 6, 9)], 8)
     assert image.topics[b"t" * 16].partitions[0].clean_since == 6
+
+
+def test_without_eligible_leader_replicas_any_election_may_have_lost_records() -> None:
+    """At the first level, the members of an ISR stay in it whatever they lost in a crash."""
+    history = [
+        ClusterRecord("c", 1),
+        TopicRecord("t", b"t" * 16),
+        PartitionRecord(b"t" * 16, 0, (1, 2), (1, 2), 1, 0, 0),
+        PartitionChangeRecord(b"t" * 16, 0, 1, leader=2, leader_epoch=1),
+    ]
+    image = EMPTY_IMAGE.apply(history, 4)
+    assert image.topics[b"t" * 16].partitions[0].clean_since == 1
+    later = [
+        FeatureLevelRecord(METADATA_VERSION_FEATURE, 2),
+        PartitionChangeRecord(b"t" * 16, 0, 2, leader=1, leader_epoch=2),
+    ]
+    assert image.apply(later, 6).topics[b"t" * 16].partitions[0].clean_since == 1

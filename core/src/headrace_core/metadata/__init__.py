@@ -9,6 +9,7 @@ from .entities import BrokerImage, BrokerLoad, ConfigResource, FoundEpochs, Part
 from .image import EMPTY_IMAGE, ImageBuilder, MetadataDelta, MetadataImage
 from .ledger import ControllerImage, CoordinatorImage, Ledger, QueuedReassignment, ShardImage, Throttle
 from .records import (
+    ELR_LEVEL,
     LOST_DIRECTORY,
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
@@ -41,6 +42,7 @@ from .records import (
 )
 
 __all__ = [
+    "ELR_LEVEL",
     "EMPTY_IMAGE",
     "LOST_DIRECTORY",
     "METADATA_VERSION",

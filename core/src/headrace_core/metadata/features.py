@@ -8,6 +8,9 @@ A cluster is formatted at the newest level. A log that an older release formatte
 raises the level (UpdateFeatures). Until an operator raises the level, controllers write only records that a node of the
 old level can read. A record with an unknown tag would stop an old node. An old node would skip an unknown trailing
 field of a record, and the node's image would differ from all other images.
+
+Fields that only make elections and truncations more careful (``RegisterBrokerRecord.writes_epochs`` and the fields
+after it, ``PartitionRecord.clean_since``) need no level: a node that has not got them is as careful as before.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from ..types import NO_LEADER
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
 from .ledger import EMPTY_LEDGER, LEDGER_RECORDS, Ledger, LedgerBuilder
 from .records import (
+    ELR_LEVEL,
     METADATA_VERSION_FEATURE,
     UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
@@ -473,6 +474,8 @@ class ImageBuilder:
             self._count(old.replicas, -1)
             self._count(record.replicas, +1)
         recovering = old.recovering if record.recovering is None else record.recovering
+        # Without eligible leader replicas, a leader may have lost records in a crash, and nothing says so.
+        is_clean = self._metadata_version >= ELR_LEVEL and (not recovering or record.leader == NO_LEADER)
         new = partitions[record.partition] = PartitionImage(
             replicas=old.replicas if record.replicas is None else record.replicas,
             isr=old.isr if record.isr is None else record.isr,
@@ -485,9 +488,7 @@ class ImageBuilder:
             adding=old.adding if record.adding is None else record.adding,
             removing=old.removing if record.removing is None else record.removing,
             recovering=recovering,
-            clean_since=record.leader_epoch
-            if recovering and record.leader_epoch is not None and record.leader != NO_LEADER
-            else old.clean_since,
+            clean_since=old.clean_since if record.leader_epoch is None or is_clean else record.leader_epoch,
         )
         if record.adding is not None or record.removing is not None:
             self._note_reassignment(record.topic_id, record.partition, new)

@@ -23,6 +23,7 @@ import msgspec
 #: newer records up to tag 24. Level 3 of metadata.version added the records of security (see features.py).
 METADATA_VERSION = 3
 METADATA_VERSION_MIN = 1
+ELR_LEVEL = 2  #: The first metadata.version with eligible leader replicas (features.py).
 METADATA_VERSION_FEATURE = "metadata.version"
 
 #: Directory id of a replica whose broker has not reported the replica's directory yet (KIP-858 reserves the id).

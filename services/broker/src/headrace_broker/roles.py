@@ -66,7 +66,6 @@ from .replication.follower_replica import FollowerReplica
 from .settings import LogSettings
 from .storage import Fate, Storage
 
-ELR_LEVEL = 2  #: The first metadata.version with eligible leader replicas.
 _PASSES = (DiskFullError, ServerBusyError)  #: Errors of a log creation after which the broker tries the creation again.
 
 
@@ -449,8 +448,7 @@ class Roles:
             durable_end=durable_end,
             last_epoch=log.epochs.latest_epoch,
             high_watermark=high_watermark,
-            # Without eligible leader replicas, a leader may have lost records in a crash, and nothing says so.
-            clean_since=state.clean_since if self._table.image.metadata_version >= ELR_LEVEL else None,
+            clean_since=state.clean_since,
             compacts=log.config.cleanup_compact,
         )
         replica = self._table.followed[partition] = self._storage.follower_replica(log, follower)

@@ -50,6 +50,7 @@ from typing import TypeGuard
 import msgspec
 
 from headrace_core.metadata import (
+    ELR_LEVEL,
     LOST_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     BrokerImage,
@@ -70,8 +71,6 @@ from .leadership import Hindered
 
 UNCLEAN_KEY = "unclean.leader.election.enable"
 MIN_INSYNC_KEY = "min.insync.replicas"
-
-ELR_LEVEL = 2  #: The first metadata.version with eligible leader replicas (headrace_core.metadata.features).
 
 
 class Election(enum.Enum):
