@@ -18,13 +18,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from headrace import LocalCluster, Producer
+from headrace import Consumer, LocalCluster, Producer
 from headrace_pipelines.access import Access
 from headrace_pipelines.sql.engine import Engine
 from headrace_pipelines.sql.faults import Source, SqlError
 from headrace_pipelines.sql.parsing import parse
 from headrace_pipelines.sql.results import Result, Rows
 from headrace_pipelines.sql.session import Session
+from headrace_pipelines.topics import records_in_topic
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(540)
@@ -332,12 +333,14 @@ REFUSED = {
     "SELECT id FROM ev WHERE ts > date('yesterday')": "'yesterday' depends on when",
     "SELECT tag, count(*) AS n FROM ev WHERE ts < TIMESTAMP 'today' GROUP BY tag": "TIMESTAMP 'today' depends on when",
     "SELECT tag, count(*) AS n FROM ev GROUP BY tag HAVING count(*) > (SELECT 2)": "a subquery over",
+    "SELECT id FROM ev WHERE recent(ts)": "TIMESTAMP 'now' depends on when",
 }  # fmt: skip
 
 
 def test_what_a_table_cannot_follow_is_refused_before_anything_is_made(shells: Callable[[str], Shells]) -> None:
     shell = shells("refused")
     shell.run(STREAM.format(shell.topic) + "; CREATE FUNCTION shifted(a BIGINT) RETURNS DOUBLE RETURN a + rand()")
+    shell.run("CREATE FUNCTION recent(a TIMESTAMP) RETURNS BOOLEAN RETURN a > TIMESTAMP 'now'")
     for select, what in REFUSED.items():
         for statement in (f"CREATE TABLE r AS {select}", f"CREATE TABLE r WITH (key = 'nothing') AS {select}"):
             with pytest.raises(SqlError) as error:
@@ -378,3 +381,20 @@ def test_what_a_table_cannot_follow_is_refused_before_anything_is_made(shells: C
     with pytest.raises(AssertionError, match="query r does not run: query r:1:8: DISTINCT in a continuous query"):
         shell.open(ZONES[0])
     assert [row[3] for row in shell.select("SHOW QUERIES")] == ["failed"]
+
+
+def test_the_key_of_a_time_is_the_same_in_every_zone(shells: Callable[[str], Shells], cluster: LocalCluster) -> None:
+    shell = shells("times")
+    shell.run(
+        "CREATE TABLE times (ts TIMESTAMP PRIMARY KEY, n INT) WITH (partitions = 1);"
+        "CREATE TABLE pairs (ts TIMESTAMP PRIMARY KEY, n INT PRIMARY KEY) WITH (partitions = 1)"
+    )
+    for zone in ZONES:
+        shell.spark.conf.set("spark.sql.session.timeZone", zone)
+        for table in ("times", "pairs"):
+            shell.run(f"INSERT INTO {table} VALUES ('2026-10-25T00:30:00.12Z', 1), ('1969-10-25T01:30:00Z', 1)")
+            assert shell.select(f"SELECT count(*) FROM {table}") == [(2,)], zone
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, **settings) as consumer:
+        keys = {record.key for records in records_in_topic(consumer, "times") for record in records}
+    assert keys == {b"2026-10-25 00:30:00.12", b"1969-10-25 01:30:00"}

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from headrace_pipelines.sql.faults import Source
 from headrace_pipelines.sql.keeping import Fault, Shape, key_fault, not_continuous, shape_of, time_of_now
 from headrace_pipelines.sql.parsing import select_of
 from headrace_pipelines.sql.plans import Node, Value
+from headrace_pipelines.sql.tokens import tokens
 
 #: FROM orders, which has the columns item (1) and id (2); the aggregates make n (3) and other columns.
 ORDERS = Node("SubqueryAlias", (Node("Table"),))
@@ -193,10 +195,11 @@ def test_functions_of_chance_are_refused_also_inside_a_function() -> None:
 def test_texts_for_the_present_are_refused_where_spark_reads_a_time() -> None:
     cast = Value("Cast", "cast", (literal(" Today "),))
     assert "'Today' depends on when" in fault(where(ORDERS, ID, cast))
-    found = time_of_now(select_of("SELECT id FROM o WHERE at > TIMESTAMP 'now'", "q"))
+    found = time_of_now(list(tokens(Source("SELECT id FROM o WHERE at > TIMESTAMP 'now'"))))
     assert found is not None
     assert "TIMESTAMP 'now' depends on when" in found.what
-    assert time_of_now(select_of("SELECT 'now' AS x, DATE '2026-01-01' FROM o WHERE name = 'today'", "q")) is None
+    sound = "SELECT 'now' AS x, DATE '2026-01-01' FROM o WHERE name = 'today'"
+    assert time_of_now(list(tokens(Source(sound)))) is None
 
 
 def test_a_subquery_stands_only_below_an_aggregate() -> None:

@@ -21,7 +21,7 @@ from .faults import SqlError
 from .naming import unknown_column
 from .plans import PASSING, Node, Value
 from .statements import Query
-from .tokens import Kind
+from .tokens import Kind, Token
 
 #: Nodes that turn each row into rows, whatever the other rows are.
 _ROW_BY_ROW = PASSING | {
@@ -110,8 +110,9 @@ def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
         for each in node.values if node.kind == "Project" else ():
             if each.id is not None and _ids(each) <= of_group:
                 of_group.add(each.id)
-            if each.kind == "Alias" and each.children[0].id in by_id:
-                by_id[each.id] = by_id[each.children[0].id]
+            renamed = each.children[0].id if each.kind == "Alias" else None
+            if each.id is not None and renamed is not None and renamed in by_id:
+                by_id[each.id] = by_id[renamed]
     names = {number: columns[at] for at, number in by_id.items() if at in columns}
     groups = tuple(names.get(number) for number in range(rest.groups))
     return Shape(True, groups, frozenset(columns[at] for at in of_group if at in columns), drops)
@@ -149,9 +150,8 @@ def not_continuous(fault: Fault, query: Query) -> NotContinuousError:
     return NotContinuousError(fault.what, query.piece.source, at.at, at.end)
 
 
-def time_of_now(query: Query) -> Fault | None:
-    """A fault if a query has a literal such as ``TIMESTAMP 'now'``, which Spark replaces before it plans."""
-    tokens = query.piece.tokens[query.first : query.last]
+def time_of_now(tokens: Sequence[Token]) -> Fault | None:
+    """A fault if a text has a literal such as ``TIMESTAMP 'now'``, which Spark replaces before it plans."""
     for before, token in itertools.pairwise(tokens):
         if before.word.startswith(("TIMESTAMP", "DATE")) and token.kind is Kind.STRING and _is_now(token.value):
             return Fault(_now(f"{before.word} '{token.value.strip()}'"), (before.word,))

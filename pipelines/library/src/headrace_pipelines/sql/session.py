@@ -28,7 +28,7 @@ from .plans import columns_of, judged, tree_of
 from .rewriting import Rewritten, Use, rewrite
 from .spark_faults import be_quiet, message_of, pointing
 from .statements import Query
-from .tokens import Token
+from .tokens import Token, tokens
 from .uses import uses_of, with_uses
 from .writing import fitted
 
@@ -179,8 +179,12 @@ class Session:
             return self.frames.stream(table, name, rewritten.words)
 
         frame, _ = self._frame(query, make)
-        texts = [query, *(select_of(self.catalog.views[each], each) for each in uses_of(query, self.catalog).views)]
-        shape = next(filter(None, map(time_of_now, texts)), None) or shape_of(
+        uses = uses_of(query, self.catalog)
+        texts = [self.catalog.views[each] for each in uses.views] + [
+            self.catalog.functions[each] for each in uses.functions
+        ]
+        read = [query.piece.tokens[query.first : query.last], *(tuple(tokens(Source(text))) for text in texts)]
+        shape = next(filter(None, map(time_of_now, read)), None) or shape_of(
             tree_of(frame, lambda view: view.lower() in self.catalog.tables), columns_of(frame)
         )
         if isinstance(shape, Fault):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from datetime import datetime
 from typing import cast
 
 from pyspark.sql import Column, DataFrame
@@ -96,7 +95,7 @@ def key_of(frame: DataFrame, table: Table) -> Column:
 def _in_utc(time: Column) -> Column:
     """A TIMESTAMP as the TIMESTAMP_NTZ of UTC, whatever the session's zone."""
     seconds = (F.unix_micros(time).cast("decimal(26, 6)") / 1_000_000).cast("decimal(18, 6)")
-    return F.lit(datetime(1970, 1, 1)).cast("timestamp_ntz") + F.make_dt_interval(secs=seconds)
+    return F.lit("1970-01-01").cast("timestamp_ntz") + F.make_dt_interval(secs=seconds)
 
 
 def _finite(column: Column, field: StructField, table: Table) -> Column:
