@@ -20,7 +20,7 @@ from ..partition import PartitionLeader
 from ..partition.versions import check_epoch
 
 _HIGH_WATERMARK = -1  #: before_offset in DeleteRecords for the high watermark.
-#: Maximum number of partitions of one DeleteRecords request whose records are deleted at the same time.
+#: Maximum number of partitions of all DeleteRecords requests whose records are deleted at the same time.
 _DELETING_MAX = 100
 
 
@@ -29,6 +29,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self._deleting = asyncio.Semaphore(_DELETING_MAX)
 
     async def ListOffsets(self, request: Any, context: Any) -> Any:
         read_committed = request.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -127,7 +128,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
         # Delete the records of many partitions at the same time, because each deletion waits for the other replicas.
         # Thousands of tasks that begin, or of deletions that end, in one pass of the event loop would block it.
-        room = asyncio.Semaphore(_DELETING_MAX)
+        room = self._deleting
         results: list[list[Any]] = [[] for _ in request.partitions]
         async with asyncio.TaskGroup() as group:
             for item, into in zip(request.partitions, results, strict=True):

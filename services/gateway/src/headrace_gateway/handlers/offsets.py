@@ -37,7 +37,7 @@ _UNKNOWN_ID = UnknownTopicIdError("no topic has the requested topic id")
 async def offset_commit(call: Call, request: Message) -> Fields:
     by_id = call.version >= _BY_ID
     topics: list[tuple[Fields, list[Fields]]] = []
-    offsets: list[tuple[Fields, Any]] = []
+    offsets: list[tuple[Fields, str, Message, bytes]] = []
     may_commit = call.allows(READ, GROUP_RESOURCE, request.group_id)
     for topic in request.topics:
         results: list[Fields] = []
@@ -56,14 +56,14 @@ async def offset_commit(call: Call, request: Message) -> Fields:
             results.append(result)
             if refused:
                 continue
-            offsets.append((result, to_commit(name, item, topic.topic_id if by_id else b"")))
+            offsets.append((result, name, item, topic.topic_id if by_id else b""))
     for page in pages(offsets, PARTITIONS_MAX) if offsets else ():
         asked = groups_pb2.CommitOffsetsRequest(
             group_id=request.group_id,
             member_id=request.member_id,
             member_epoch=request.generation_id_or_member_epoch,
             instance_id=request.group_instance_id,
-            offsets=[committed for _, committed in page],
+            offsets=[to_commit(name, item, topic_id) for _, name, item, topic_id in page],
         )
         try:
             answer = await call.coordinator(
@@ -77,10 +77,10 @@ async def offset_commit(call: Call, request: Message) -> Fields:
         except HeadraceError as error:
             seen = error if call.version >= _MEMBER_EPOCHS else without_epochs(error)
             code = of_coordinator(seen.number)
-            for result, _ in page:
+            for result, *_ in page:
                 result["error_code"] = code
             continue
-        for (result, _), found in zip(page, answer.results, strict=True):
+        for (result, *_), found in zip(page, answer.results, strict=True):
             result["error_code"] = of_coordinator(found.error.code)
     return {"topics": [{**key, "partitions": results} for key, results in topics]}
 
