@@ -520,6 +520,42 @@ def test_a_map_whose_entries_are_a_slice_is_written() -> None:
     assert back.to_pylist() == [[("a", 1)], [("b", 2), ("c", 3)]]
 
 
+def test_a_map_with_a_key_twice_is_a_bad_row() -> None:
+    kind = pa.map_(pa.string(), pa.int32())
+    maps = pa.array(
+        [[("a", 1)], [("k", 1), ("k", 2)], None, [("a", 1), ("b", 2)], [("x", 0), ("b", 1), ("x", 0)]], kind
+    )
+    schema = {"type": "map", "values": "int"}
+    for array in (maps, maps.slice(1, 3), pa.concat_arrays([maps, maps])):
+        found = encoded(["null", schema], array)
+        bad = [at for at, keys in enumerate(array.to_pylist()) if keys and len(dict(keys)) < len(keys)]
+        assert sorted(found.reasons) == bad
+        assert [each is None for each in found.values.to_pylist()] == [
+            at in bad or not array[at].is_valid for at in range(len(array))
+        ]
+    assert encoded(["null", schema], maps).reasons[1] == "the value: a map has the key 'k' twice"
+
+
+def test_a_doubled_key_is_found_in_lists_structs_and_maps() -> None:
+    inner = pa.map_(pa.string(), pa.string())
+    kind = pa.struct([("l", pa.list_(pa.struct([("m", pa.map_(pa.string(), inner))])))])
+    good, bad = [("a", "1"), ("b", "2")], [("a", "1"), ("a", "2")]
+    rows = [
+        {"l": [{"m": [("x", good), ("y", good)]}, {"m": [("x", good)]}]},
+        {"l": []},
+        {"l": [{"m": []}, {"m": [("x", good), ("y", bad)]}]},
+        {"l": [{"m": [("x", good), ("x", good)]}]},
+    ]
+    strings = {"type": "map", "values": {"type": "map", "values": "string"}}
+    schema = record(("l", {"type": "array", "items": record(("m", strings), name="I")}))
+    whole = pa.array(rows, kind)
+    assert sorted(encoded(schema, whole).reasons) == [2, 3]
+    assert encoded(schema, whole.slice(2)).reasons == {
+        0: "l[].m[]: a map has the key 'a' twice",
+        1: "l[].m: a map has the key 'x' twice",
+    }
+
+
 # --- with a registry --------------------------------------------------------------------------------------------------
 
 ORDER = record(("id", "long"), ("note", "string", "none"), name="Order")

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace_core.records.arrow_layouts import plain_array, plain_type
 
 from ._arrow import Decoding, Encoding, Fault, Kind, Memory, Op, schema_ids
+from .arrow_maps import doubled_keys, has_maps
 from .arrow_reasons import Words, joined
 from .arrow_types import (
     Layout,
@@ -467,6 +469,7 @@ class ArrowEncoder:
         self.type = array_type
         self._lock = threading.Lock()
         self._plain = plain_type(array_type)
+        self._has_maps = has_maps(self._plain)
         self._program = Encoding()
         self._words = Words()
         self._root = self._node(schema, self._plain, 0, "")
@@ -486,9 +489,12 @@ class ArrowEncoder:
             _raise_batch(fault, row, len(values))
         buffers = [None if validity is None else _buffer(validity), _buffer(offsets), _buffer(data)]
         made = pa.Array.from_buffers(pa.binary(), len(values), buffers, nulls)
-        return Converted(
-            made, {at: self._words.said(kind, node, detail, frames) for at, kind, node, detail, frames in bad}
-        )
+        reasons = {at: self._words.said(kind, node, detail, frames) for at, kind, node, detail, frames in bad}
+        doubled = doubled_keys(values) if self._has_maps else {}
+        if doubled:
+            rows = pa.array([row in doubled for row in range(len(values))])
+            made = pc.if_else(rows, pa.scalar(None, pa.binary()), made)
+        return Converted(made, doubled | reasons)
 
     def _node(self, kind: Type, array: pa.DataType, slot: int, path: str) -> int:
         if kind.kind == "union":
