@@ -209,7 +209,7 @@ def test_a_new_scenario_needs_a_bound_or_a_reason() -> None:
 
 @pytest.mark.parametrize(("environment", "expected"), [({}, 1), ({"CI": "true"}, 3)])
 def test_ci_names_itself_and_its_bounds_are_three_times_as_long(environment: dict[str, str], expected: int) -> None:
-    assert "\nexport CI=true\n" in (ROOT / ".ci" / "run").read_text()
+    assert " CI=true\n" in (ROOT / ".ci" / "run").read_text()
     code = "from tests.system.faulty_cluster import SLOW_MACHINE; print(SLOW_MACHINE)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
     assert int(done.stdout) == expected
