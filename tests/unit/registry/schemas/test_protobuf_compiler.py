@@ -151,6 +151,20 @@ def test_nested_messages_keep_their_numbers(text: str, form: str, tmp_path: Path
     assert parse(Schema(SchemaType.PROTOBUF, schema.normalized), {}).normalized == schema.normalized
 
 
+def test_no_message_is_lost_in_front_of_an_entry_that_no_map_uses() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="a.proto", syntax="proto3")
+    outer = file.message_type.add(name="M")
+    outer.nested_type.add(name="A")
+    entry = outer.nested_type.add(name="UnusedEntry")
+    entry.options.map_entry = True
+    for number, name in enumerate(("key", "value"), 1):
+        entry.field.add(name=name, number=number, type=9, label=1)
+    outer.nested_type.add(name="B")
+    schema = parse(Schema(SchemaType.PROTOBUF, base64.b64encode(file.SerializeToString()).decode()), {})
+    for text in (schema.canonical, schema.normalized):
+        assert text.index("message A") < text.index("message B")
+
+
 def _numbered(messages: Iterable[descriptor_pb2.DescriptorProto]) -> dict[int, tuple[str, object]]:
     """The messages by their numbers, without the entries of maps and groups."""
     made = enumerate(messages)

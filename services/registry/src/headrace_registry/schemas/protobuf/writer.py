@@ -143,7 +143,7 @@ class _Writer:
             else:
                 made += 1
         before.pop(made, None)  # behind all of them
-        early = {one.name for messages in before.values() for one in messages}
+        early: set[int] = set()
         sections: list[tuple[list[Any], Callable[[list[Any]], None]]] = [([], self._fields)]
         written = 0
         for one, write in self._in_order(message):
@@ -151,6 +151,7 @@ class _Writer:
             due = [each for count in range(written, written + makes) for each in before.pop(count, ())]
             if due:
                 sections.append((due, self._nested))
+                early.update(map(id, due))
             if sections[-1][1] != write:
                 sections.append(([], write))
             sections[-1][0].append(one)
@@ -158,7 +159,7 @@ class _Writer:
         return [
             *sections,
             (message.extension_ranges, self._extension_ranges),
-            ([one for one in types if one.name not in early or isinstance(one, Enum)], self._nested),
+            ([one for one in types if id(one) not in early], self._nested),
             (message.extensions, self._extends),
         ]
 
