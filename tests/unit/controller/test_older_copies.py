@@ -204,6 +204,8 @@ def test_a_follower_that_reconnects_counts_again_after_a_heartbeat() -> None:
     world.kill(world.replicas[key(2)])
     world.restart(world.replicas[key(2)])
     world.connect()
+    world.tick(2, times=RECALL_TICKS)
+    world.settle()
     world.propose(1, b"a")
     world.settle()
     world.tick(1)
@@ -263,22 +265,29 @@ def test_a_started_voter_waits_for_silent_voters_only_so_long() -> None:
     world.elect(1)
 
 
-def test_a_started_voter_takes_part_as_soon_as_the_leader_has_answered() -> None:
-    """The third voter is down, and need not be waited for."""
+def test_a_leader_that_answers_may_be_deposed_so_its_entries_wait_for_the_other_answers() -> None:
+    """Voter 2 has made 3 the leader of term 2, and comes back with a copy from before. Leader 1 of term 1 has not heard
+    of it, and remembers nothing that 2 forgot: with an acknowledgement of 2 it would commit."""
     world = world_of(1, 2, 3)
     world.elect(1)
     write(world, 1)
-    world.crash(world.replicas[key(3)])
-    replica = world.replicas[key(2)]
-    world.kill(replica)
-    world.restart(replica)
+    old = copy_of(world, 2)
+    cut_off(world, 1)
+    for node_id in (2, 3):
+        world[node_id].peer_lost(key(1))
+    world.elect(3)
+    committed = world[1].committed
+    world.propose(1, b"lost")
+    replica = restore(world, 2, old)
+    cut_off(world, 3)
     world.connect()
-    world.tick(1)
-    world.settle()
-    assert replica.node.leader == 1
-    world.propose(1, b"a")
-    world.settle()
-    assert world[1].committed == world[1].log_end_offset
+    for _ in range(RECALL_TICKS - 1):
+        world.tick(1, 2)
+        world.settle()
+    assert (world[1].committed, replica.node.role) == (committed, Role.FOLLOWER)
+    world.is_cut = lambda sender, to: False
+    with pytest.raises(OutdatedVoterError, match=r"controller 3@\w+ remembers"):
+        world.connect()
 
 
 def test_lost_questions_are_asked_again() -> None:
@@ -443,7 +452,10 @@ def test_a_full_disk_does_not_forget_what_others_promised() -> None:
     world.create("t")
     world.pass_ms(600)
     before = {number: leader.raft.recollections().of(world.key(number)) for number in (1, 2, 3)}
+    leader.receive(Message(world.key(2), leader.key, OutdatedNotice(1)))
     leader._begin_anew(DiskFullError("full"))
+    assert leader.raft.outdated == {world.key(2)}
+    assert not leader.raft._questions.are_open, "the process goes on, and need not ask"
     assert {number: leader.raft.recollections().of(world.key(number)) for number in (1, 2, 3)} == before
     assert sum(each.kept > 0 for each in before.values()) == 2
 

@@ -15,9 +15,9 @@ leader of a later term replaces, unless they were committed. A voter that is add
 nobody remembers.
 
 **A voter that has just started takes part only after the answers** (``Questions``), so it promises nothing that
-contradicts what a living replica remembers. It waits for all voters, or for the leader: the leader of a term remembers
-what was acknowledged in the term, and nobody else can win the term. It waits ``RaftSettings.recall_ticks`` at most,
-because the others may be down. If all who remember are down, the copy is not found.
+contradicts what a living replica remembers. The leader's answer alone is not enough: it may be deposed, by this voter's
+own vote. The voter waits ``RaftSettings.recall_ticks`` at most, because the others may be down. If all who remember are
+down, the copy is not found.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._of: dict[ReplicaKey, Remembered] = {}
+        #: Replicas that stopped for good, because their directories are older copies.
+        self.outdated: set[ReplicaKey] = set()
 
     def of(self, key: ReplicaKey) -> Remembered:
         return self._of.get(key, _NOTHING)
@@ -119,7 +121,6 @@ class Questions:
 
     def __init__(self, others: Iterable[ReplicaKey], ticks_max: int) -> None:
         self.unheard = set(others)
-        self._heard: set[ReplicaKey] = set()
         self._held: list[Message] = []
         self.ticks_left = ticks_max if self.unheard else 0
 
@@ -130,25 +131,16 @@ class Questions:
     def hold(self, message: Message) -> None:
         if len(self._held) < _HELD_MAX:
             self._held.append(message)
-        self._look()
 
     def answered(self, key: ReplicaKey) -> None:
         self.unheard.discard(key)
-        self._heard.add(key)
-        self._look()
+        if not self.unheard:
+            self.ticks_left = 0
 
     def tick(self, ask_again_ticks: int) -> list[ReplicaKey]:
         """Time passes; returns the replicas to ask once more."""
         self.ticks_left -= 1
         return sorted(self.unheard) if self.ticks_left % ask_again_ticks == 0 else []
-
-    def _look(self) -> None:
-        leads = any(
-            each.sender in self._heard and isinstance(each.body, AppendRequest | HeartbeatRequest | SnapshotRequest)
-            for each in self._held
-        )
-        if leads or not self.unheard:
-            self.ticks_left = 0
 
     def take_held(self) -> list[Message]:
         held, self._held = self._held, []

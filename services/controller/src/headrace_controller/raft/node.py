@@ -134,9 +134,10 @@ class RaftNode:
         self._votes: dict[ReplicaKey, bool] = {}
         self._election_timer = ElectionTimer(self.settings.election_ticks, draw)
         self._memory = memory or Memory()
-        self._questions = Questions({*self.log.voters} - {key}, self.settings.recall_ticks)
-        #: Replicas that stopped for good, because their directories are older copies.
-        self.outdated: set[ReplicaKey] = set()
+        others = (each for each in self.log.voters if each.node_id != key.node_id)
+        # (A process that goes on, after a full disk, has forgotten nothing.)
+        self._questions = Questions(others, self.settings.recall_ticks if memory is None else 0)
+        self.outdated = self._memory.outdated
         self._observers: set[ReplicaKey] = set()  #: Followers that do not vote; a leader replicates to them.
         # State of a leader
         self._progress: dict[ReplicaKey, Progress] = {}
@@ -266,7 +267,6 @@ class RaftNode:
             return
         if self._questions.are_open:
             self._questions.hold(message)
-            self._step_held()
             return
         if sender in self.outdated:
             return
