@@ -347,7 +347,8 @@ class ControllerHost:
             if self.restored is None and not self.record.is_damaged:
                 raise Violation("recovery", f"{self} takes its sound disk for an older copy: {error}") from error
             assert self.controller is not None
-            self.controller.withdraw(error)
+            with contextlib.suppress(SimulatedCrash):  # power may be lost while it marks the directory
+                self.controller.withdraw(error)
             self._give_up("older copy found", f"finds that its directory is an older copy, and ends: {error}")
             return
         except (CorruptLogError, StorageError) as error:
