@@ -17,6 +17,7 @@ from headrace_core.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
     OutOfOrderSequenceNumberError,
+    RetriableError,
 )
 from headrace_core.log import Append, AppendInfo, LogConfig, PartitionLog
 from headrace_core.log.dump import Note, Problem, ProducerLine, dump
@@ -24,12 +25,14 @@ from headrace_core.log.epochs import EpochStart
 from headrace_core.log.moving import LogCopy, Pace
 from headrace_core.log.producer_state import ProducerBatch, ProducerTable
 from headrace_core.log.replicated import check_replicated
+from headrace_core.log.transactions import Marker
 from headrace_core.log.verify import verify
 from headrace_core.records import HEADER_BYTES, encode_batch, read_header
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TimestampType
 from tests.worlds.log_world import (
+    COMMIT,
     NOW_MS,
     ORDERS,
     ROOT,
@@ -44,6 +47,7 @@ from tests.worlds.log_world import (
     formatted,
     idempotent,
     log_of,
+    marker,
     open_directory,
     transactional,
 )
@@ -117,6 +121,45 @@ def test_a_duplicate_of_what_could_not_be_written_is_not_confirmed() -> None:
     check_table(log.producers, {7: (0, NOW_MS, [(0, 0)])})
     assert [type(outcome) for outcome in log.append_many(appends)] == [AppendInfo] * 3
     assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize(("operation", "error"), [("create", errno.EMFILE), ("write", errno.ENOSPC)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_retry_is_no_duplicate_if_the_leaders_epoch_could_not_be_written(
+    operation: str, error: int, first: int
+) -> None:
+    """The retry would be acknowledged, and the record would be nowhere (found by random lives of a broker)."""
+    fs, _, log = begun(TINY)
+    for sequence in range(first):
+        append(log, idempotent(7, sequence))
+    fs.fail(operation, error, path_contains="leader-epoch-checkpoint", times=2 if error == errno.EMFILE else 1)
+    assert isinstance(append(log, idempotent(7, first), leader_epoch=1), RetriableError)
+    assert log.log_end_offset == first
+    check_table(log.producers, {7: (0, NOW_MS, [(0, 0)])} if first else {})
+    append(log, idempotent(-1, -1), leader_epoch=1)
+    again = append(log, idempotent(7, first), leader_epoch=1)
+    assert isinstance(again, AppendInfo)
+    assert (again.base_offset, again.is_duplicate) == (first + 1, False)
+
+
+@pytest.mark.parametrize(("operation", "error"), [("create", errno.EMFILE), ("write", errno.ENOSPC)])
+def test_a_marker_ends_nothing_if_the_leaders_epoch_could_not_be_written(operation: str, error: int) -> None:
+    fs, _, log = begun(TINY)
+    append_to(log, transactional(7, 0))
+    fs.fail(operation, error, path_contains="leader-epoch-checkpoint", times=2 if error == errno.EMFILE else 1)
+    ends = Append(
+        data=marker(7, COMMIT, epoch=1),
+        leader_epoch=1,
+        headers=[read_header(marker(7, COMMIT, epoch=1))],
+        transaction=Marker(7, 1, commit=True, coordinator_epoch=1, version=2),
+    )
+    (outcome,) = log.append_many([ends])
+    assert isinstance(outcome, RetriableError)
+    assert log.last_stable_offset(1) == 0
+    (again,) = log.append_many([ends])
+    assert isinstance(again, AppendInfo)
+    assert not again.is_duplicate
+    assert log.last_stable_offset(log.log_end_offset) == log.log_end_offset == 2
 
 
 def test_a_first_batch_that_could_not_be_written_leaves_nobody_known() -> None:

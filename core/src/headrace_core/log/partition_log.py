@@ -326,7 +326,7 @@ class PartitionLog(LogReader):
                 return self._add(append, group, outcomes, now_ms)
         try:  # add the epoch only now: a refused or repeated append adds no record of the epoch, and forces no file
             self.epochs.assign(append.leader_epoch, prepared.metas[0].base_offset)
-        except OSError:
+        except (OSError, HeadraceError):  # no descriptor is free: ServerBusyError
             self._take_back(group, at_first)
             raise
         group.add(prepared, self.log_start_offset)
