@@ -452,7 +452,7 @@ def _after_fork_in_child() -> None:
     global _current, _lock, _unusable, _is_ending
     _lock = threading.Lock()
     _unusable = _unusable or bool(_tenants) or _grpc_before_fork
-    if _current is not None or _grpc_before_fork:
+    if _current is not None:
         _keep_for_ever(_current)
     _current = None
     _is_ending = False
@@ -464,15 +464,11 @@ def _after_fork_in_child() -> None:
     _closes.clear()
 
 
-def _keep_for_ever(io: IoThread | None) -> None:
-    """Keep gRPC's objects of the parent process, in the end of the interpreter too. Their destructors would wait for
-    threads and locks that the child does not have, or abort it. Also keep what would use them when it is destroyed: the
-    clients, and the tasks on the I/O thread."""
-    kept: list[object] = [io, *_here(), *_closes]
-    if io is not None:
-        kept += asyncio.all_tasks(io.loop)
-    kept += [each for each in gc.get_objects() if str(getattr(type(each), "__module__", "")).startswith("grpc")]
-    for each in kept:
+def _keep_for_ever(io: IoThread) -> None:
+    """Keep what refers to gRPC's objects of the parent process, in the end of the interpreter too: the clients, and the
+    tasks on the I/O thread. The destructors would wait for threads and locks that the child does not have, or abort it.
+    (To search the heap for these objects would copy it: their reference counts share its pages.)"""
+    for each in (io, *_here(), *_closes, *asyncio.all_tasks(io.loop)):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
