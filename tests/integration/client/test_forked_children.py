@@ -153,9 +153,10 @@ def note(work):
         notes.write(found)
 
 def nothing():
-    pass
+    signal.alarm(30)
 
 def its_own():
+    signal.alarm(30)
     note(lambda: OTHER)
 
 def spawned(method, work):
@@ -210,7 +211,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 
 
 def _run(kind: str, cluster: LocalCluster, path: Path) -> dict[str, tuple[int, str]]:
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     made, use, other = KINDS[kind]
     children = {name: program.format(use=use, other=other) for name, (program, _) in CHILDREN.items()}
     body = PROGRAM.replace("CHILDREN", repr(children)).replace("CLIENT", made).replace("USE", use)
@@ -219,7 +220,7 @@ def _run(kind: str, cluster: LocalCluster, path: Path) -> dict[str, tuple[int, s
     topic = f"t{list(KINDS).index(kind)}"
     with_a_record(cluster, topic)
     arguments = [cluster.bootstrap_servers, cluster.registry_urls, topic, str(path)]
-    done = subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     codes: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     notes = {name: (path / name).read_text() if (path / name).exists() else "" for name in codes}
