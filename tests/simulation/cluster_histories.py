@@ -43,6 +43,7 @@ from headrace_core.metadata import (
     BrokerEndpoint,
     BrokerImage,
     ConfigResourceType,
+    FoundEpochs,
     MetadataImage,
     PartitionImage,
 )
@@ -70,6 +71,9 @@ class Machine:
     flush: str
     disk: dict[Key, list[int]] = field(default_factory=dict)
     marker: int = -1
+    started: int = -1
+    #: An earlier copy of the disk: its directory, logs, started epoch and marker.
+    saved: tuple[bytes, dict[Key, list[int]], int, int] | None = None
     broker_id: int = -1
     epoch: int = -1
     life: int = 0
@@ -139,6 +143,8 @@ class Histories:
         self.delayed: list[AlterPartition] = []
         self.records = 0
         self.disks = machines
+        #: Draws the copies of disks, in every fourth history; the others have none.
+        self.copies = random.Random(f"copies {seed}") if seed % 4 == 0 else None
         self.streams = 0
         self.reached: set[tuple[int, int]] = (
             set()
@@ -277,6 +283,8 @@ class Histories:
     def _start(self, machine: Machine) -> None:
         if machine.is_up:
             return
+        self._save_or_restore(machine)
+        epochs = FoundEpochs(machine.directory, machine.started, machine.marker)
         reply = self.ask(
             RegisterBroker(
                 cluster_id=CLUSTER,
@@ -286,17 +294,36 @@ class Histories:
                 wanted_broker_id=machine.broker_id,
                 previous_broker_epoch=machine.marker,
                 default_log_flush=machine.flush,
+                directory_epochs=() if self.copies is None else (epochs,),
             )
         )
         if isinstance(reply, HeadraceError):
             return  # the controllers still count the former process as alive
         machine.broker_id, machine.epoch = reply.broker_id, reply.broker_epoch
         machine.marker = -1
+        machine.started = machine.epoch
         machine.is_up = True
         machine.last_beat_ms = self.world.now_ms
         self._reached(machine)
         self._new_stream(machine)
         self._follow(machine)
+
+    def _save_or_restore(self, machine: Machine) -> None:
+        """In some histories, copy the disk of a machine that is down, or replace it by an earlier copy. A copy in the
+        present epoch is left out: only followers recognize it (broker_stories.py)."""
+        if self.copies is None:
+            return
+        draw = self.copies.random()
+        if draw < 0.3:
+            disk = {key: list(log) for key, log in machine.disk.items()}
+            machine.saved = machine.directory, disk, machine.started, machine.marker
+        elif draw < 0.5 and machine.saved is not None and machine.broker_id in self.world.image.brokers:
+            directory, disk, started, marker = machine.saved
+            known = self.world.image.brokers[machine.broker_id].directory_epochs
+            if any(each.directory_id == directory and each.broker_epoch > max(started, marker) for each in known):
+                machine.disk = {key: list(log) for key, log in disk.items()}
+                machine.started, machine.marker = started, marker
+                self._count("older copy")
 
     def _new_stream(self, machine: Machine) -> None:
         self.streams += 1
@@ -406,7 +433,8 @@ class Histories:
         self.disks += 1
         machine.directory = id16(self.disks)
         machine.disk.clear()
-        machine.marker = -1
+        machine.marker = machine.started = -1
+        machine.saved = None
         self._count("lost a disk")
 
     def _flap(self, machine: Machine) -> None:
