@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace_core.rpc.real_threads import RealThread, RealThreadPool, current_ident
+from headrace_core.real_threads import RealThread, RealThreadPool, current_ident
 
 
 def test_pool_returns_results_and_errors_and_ends_its_threads() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace_core.errors import IllegalStateError, InvalidArgumentError
-from headrace_core.rpc.real_threads import Thread, current_ident
+from headrace_core.real_threads import Thread, current_ident
 
 logger = logging.getLogger("headrace")
 

@@ -18,7 +18,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from .real_threads import RealThreadPool, are_green
+from ..real_threads import RealThreadPool, are_green
 
 try:
     import uvloop

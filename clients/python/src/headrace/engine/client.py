@@ -20,7 +20,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.plurals import counted
-from headrace_core.rpc.real_threads import refuse_eventlet
+from headrace_core.real_threads import refuse_eventlet
 
 from .. import arguments
 from .connections import Connections, call

@@ -12,7 +12,7 @@ may use clients if no used client was open in its parent at the fork; otherwise 
 hanging. The I/O thread is started by the first client that needs it, never by an import.
 
 **gevent.** The I/O thread is a thread of the operating system in a program with gevent's patches too; the waits of its
-callers let other greenlets run (headrace_core.rpc.real_threads). Under eventlet's patches clients raise
+callers let other greenlets run (headrace_core.real_threads). Under eventlet's patches clients raise
 IllegalStateError, and asyncio clients do under trio.
 """
 
@@ -37,8 +37,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from headrace_core import real_threads
 from headrace_core.errors import ClosedError, IllegalStateError
-from headrace_core.rpc import real_threads
+from headrace_core.rpc import grpc_poller
 from headrace_core.rpc.event_loop import new_event_loop
 
 from ..callbacks import SIGNALS_S, refuse_to_wait, set_io_thread
@@ -314,7 +315,7 @@ def io_thread() -> IoThread:
     real_threads.refuse_eventlet()
     with _lock:
         if real_threads.are_green():  # also if gevent came later than the I/O thread
-            real_threads.let_grpc_poll()
+            grpc_poller.let_grpc_poll()
         if _current is None:
             _current = IoThread()
             set_io_thread(_current.thread)
@@ -423,7 +424,7 @@ def _grpc_is_alive() -> bool:
     """Whether gRPC has threads: the poller of grpc.aio, or the threads of gRPC's core. The poller ends with the last
     gRPC object; the threads of gRPC's core end a moment later. A child that is forked between the end of the poller and
     the end of gRPC's core would hang, because gRPC is only half closed."""
-    if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()) or real_threads.grpc_polls():
+    if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()) or grpc_poller.grpc_polls():
         return True
     return any(name.startswith(("event_engine", "lifeguard", "grpc_")) for name in _native_threads())
 

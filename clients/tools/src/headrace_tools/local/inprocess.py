@@ -31,7 +31,7 @@ from pathlib import Path
 from headrace.callbacks import on_io_thread
 from headrace.engine.io_thread import IoThread, forget, io_thread, leave_before_pools, register
 from headrace_core.errors import IllegalStateError, UnsupportedVersionError
-from headrace_core.rpc.real_threads import are_green
+from headrace_core.real_threads import are_green
 
 from . import nodes as node_files
 from .directory import ClusterDirectory

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import types
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ..errors import IllegalStateError
+from .errors import IllegalStateError
 
 _EVENTLET = (
     "eventlet has replaced Python's threads by green threads, and cannot wake one from another thread, such as "
@@ -113,35 +111,3 @@ class RealThreadPool(ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         for _ in range(self._size):
             self._work.put(None)
-
-
-_pollers: weakref.WeakSet[RealThread] = weakref.WeakSet()
-
-
-def grpc_polls() -> bool:
-    """Whether a poller of gRPC runs as a RealThread."""
-    return any(poller.is_alive() for poller in list(_pollers))
-
-
-class _Poller(RealThread):
-    def start(self) -> None:
-        _pollers.add(self)
-        super().start()
-
-
-class _GrpcThreading(types.ModuleType):
-    """``threading`` for gRPC's native module: its poller is a thread of the operating system."""
-
-    Thread = _Poller
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(threading, name)
-
-
-def let_grpc_poll() -> None:
-    """Give gRPC's poller a thread of the operating system, which it starts with the first channel, and again whenever
-    all its objects had been freed. Call this under gevent, before the first channel."""
-    from grpc._cython import cygrpc
-
-    if not isinstance(cygrpc.threading, _GrpcThreading):
-        cygrpc.threading = _GrpcThreading("threading")
