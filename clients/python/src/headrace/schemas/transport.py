@@ -7,6 +7,7 @@ After a failure of a URL, the client tries this URL last for PAUSE_S seconds.
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import socket
@@ -141,7 +142,9 @@ class Transport:
             if connection is None:
                 connection = self._connect(replica)
             try:
-                connection.request(method, replica.path + path, body=data, headers=headers)
+                # A server that refuses a body unread answers and closes: the answer is there, although sending fails.
+                with contextlib.suppress(ConnectionError):
+                    connection.request(method, replica.path + path, body=data, headers=headers)
                 response = connection.getresponse()
                 raw = _read(response, self._now() + self._timeout_s, self._now)
             except (http.client.HTTPException, OSError) as error:
