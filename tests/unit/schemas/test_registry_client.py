@@ -231,6 +231,28 @@ def test_a_kept_connection_that_the_server_closed_is_opened_again() -> None:
         thread.join(10)
 
 
+def test_a_body_that_is_refused_unread_gets_the_reason() -> None:
+    """A server that answers and closes before it has read the body resets the connection."""
+    body = b'{"error_code": 413, "message": "the body is too large"}'
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.recv(100)
+                head = f"HTTP/1.1 413 Content Too Large\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                accepted.sendall(head.encode() + body)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        registry = SchemaRegistry(f"http://127.0.0.1:{server.getsockname()[1]}", retries=0)
+        with pytest.raises(RegistryRefusedError, match="the body is too large"):
+            registry.register(
+                "big", Schema(json.dumps({"type": "fixed", "name": "F", "size": 1, "doc": "x" * 20_000_000}))
+            )
+        thread.join()
+
+
 def test_a_delete_whose_outcome_is_unknown_is_not_repeated(fake: FakeRegistry) -> None:
     fake.answers["DELETE", "/subjects/a"] = 500, {"message": "half done"}
     with fake_registry() as other:
