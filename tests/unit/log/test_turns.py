@@ -8,6 +8,7 @@ from typing import cast
 from headrace_core.log import Append, LogConfig, PartitionLog
 from headrace_core.log.turns import (
     LOOK_AHEAD,
+    TURN_ENTRIES_MAX,
     ActionEntry,
     Entry,
     SyncGauge,
@@ -79,6 +80,12 @@ def test_turn_is_bounded_but_takes_at_least_one_entry() -> None:
     assert (turn.size, left) == (1200, [third])
     large = append(A, 5000)
     assert plan(large)[0].size == 5000
+
+
+def test_turn_answers_a_bounded_number_of_requests() -> None:
+    entries = [append(A, 1) if number % 2 else action(B) for number in range(TURN_ENTRIES_MAX + 1)]
+    _, left = plan(*entries, bytes_max=10_000)
+    assert left == entries[TURN_ENTRIES_MAX:]
 
 
 def test_turn_is_heavy_above_the_bound_for_the_loop() -> None:

@@ -1,9 +1,10 @@
 """Plan a turn of the directory writer: one write for each log, then one common flush, for all appends that wait (group
 commit). The functions of the module are pure: they use no files, clock or event loop.
 
-Requests queue up during a turn; the next turn takes all queued requests, up to a number of bytes that limits the wait
-under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...)
-keeps its order relative to the appends to that log. An action on the directory keeps its order relative to all appends.
+Requests queue up during a turn; the next turn takes all queued requests, up to numbers of bytes and of requests that
+limit the wait under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll,
+delete, ...) keeps its order relative to the appends to that log. An action on the directory keeps its order relative to
+all appends.
 
 A *turn beside* is a small turn that runs at the same time as a large turn. A turn beside takes small appends to logs
 that the large turn does not write.
@@ -26,6 +27,8 @@ from .partition_log import PartitionLog
 _GAUGE_DECAY = 0.9
 #: Number of recent flushes whose median is reported, and the minimum number of flushes for a median.
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
+#: Maximum number of requests in one turn: the end of a turn answers all of them in the event loop.
+TURN_ENTRIES_MAX = 2_000
 #: Number of queued requests that are searched for small appends, which a second turn can write while a long turn runs.
 LOOK_AHEAD = 256
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.
@@ -59,7 +62,9 @@ def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> 
     open_writes: dict[PartitionLog, list[Append]] = {}
     size = 0
     is_heavy = False
-    while queue and (size == 0 or size < bytes_max):
+    for _ in range(min(len(queue), TURN_ENTRIES_MAX)):
+        if size and size >= bytes_max:
+            break
         entry = queue.popleft()
         if isinstance(entry, tuple):
             log, append = entry
