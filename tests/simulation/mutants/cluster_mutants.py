@@ -50,7 +50,7 @@ def _last_known_leads_beside_an_elr(patch: Patch) -> None:
     patch(
         Electorate,
         "unclean_leader",
-        lambda self, topic, wanted, elr, last_known, how: unclean(self, topic, wanted, (), last_known, how),
+        lambda self, topic, wanted, elr, *more: unclean(self, topic, wanted, (), *more),
     )
 
 

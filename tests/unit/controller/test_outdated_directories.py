@@ -401,9 +401,9 @@ def test_a_cluster_that_allows_unclean_elections_elects_the_copy() -> None:
 # -- a copy in the present epoch, which only the followers recognize ---------------------------------------------------
 
 
-def led_by_3(*, minimum: int = 2) -> Machines:
+def led_by_3(*, minimum: int = 2, replicas: tuple[int, ...] = (1, 2, 3)) -> Machines:
     """Broker 3 was copied while it ran. All stopped, 3 last; with the copy it is eligible, and leads."""
-    machines = three(minimum=minimum)
+    machines = three(minimum=minimum, replicas=replicas)
     copy = dict(machines.disks[3])
     for number in (1, 2, 3):
         machines.kill(number)
@@ -450,6 +450,19 @@ def test_without_eligible_replicas_the_leader_stays() -> None:
     machines.start(2)
     report(machines, 2)
     assert machines.state == (3, (3,), (), ())
+
+
+def test_an_unclean_election_does_not_elect_the_leader_that_lacks_records() -> None:
+    """It stayed the leader in the same epoch, so the followers refused to truncate for good, and the ELR was empty."""
+    machines = led_by_3(replicas=(3, 1, 2))
+    machines.start(1)
+    op = ConfigOp(OpKind.SET, "unclean.leader.election.enable", "true")
+    machines.world.ask(AlterConfigs((AlterResource((ConfigResourceType.TOPIC, "t"), (op,)),)))
+    epoch = machines.world.partition("t").leader_epoch
+    report(machines, 1)
+    assert machines.state == (1, (1,), (), ())
+    state = machines.world.partition("t")
+    assert (state.leader_epoch, state.clean_since, state.recovering) == (epoch + 1, epoch + 1, True)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

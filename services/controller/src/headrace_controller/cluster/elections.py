@@ -166,10 +166,12 @@ class Electorate:
         elr: Collection[int],
         last_known: Collection[int],
         how: Election,
+        lacking: Collection[int] = (),
     ) -> int:
         """The replica to elect although it may lack committed records: the last known leader, or the replica that an
-        unclean election elects."""
+        unclean election elects. One in ``lacking`` certainly lacks records: it leads only if no other replica works."""
         able = [each for each in wanted.replicas if self.works(wanted, each)]
+        able = [each for each in able if each not in lacking] or able
         known = next((each for each in able if each in last_known), NO_LEADER)
         if known != NO_LEADER and not elr:
             return known
@@ -235,7 +237,7 @@ def partition_change(
     leader = electorate.clean_leader(before, wanted, isr, elr, how)
     last_known = tuple(each for each in electorate.last_known(before, wanted, leader) if each not in lacking)
     if leader == NO_LEADER:
-        leader = electorate.unclean_leader(topic, wanted, elr, last_known, how)
+        leader = electorate.unclean_leader(topic, wanted, elr, last_known, how, lacking)
         if leader != NO_LEADER:
             isr, elr, recovering = (leader,), (), True
         elif not electorate.has_elr:
