@@ -108,6 +108,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         self._lag_ms = lag_ms
         self._cannot_lead = cannot_lead
         self._lacking_leaders = lacking_leaders
+        self._lacking_from = 0  #: Index of the first lacking leader that the next heartbeat names.
         self._registration = registration
         self._on_fenced = on_fenced
         self._applied = 0
@@ -189,13 +190,21 @@ class BrokerSession(NodeSession[RegisteredBroker]):
                 cluster_pb2.LackingLeader(
                     topic_id=each.topic_id, partition=each.partition, leader_epoch=each.leader_epoch
                 )
-                for each in self._lacking_leaders()[:LACKING_LEADERS_MAX]
+                for each in self._next_lacking_leaders()
             ],
         )
         lag_ms = self._lag_ms()
         if lag_ms is not None:
             request.metadata_lag_ms = int(lag_ms) + 1
         return request
+
+    def _next_lacking_leaders(self) -> Sequence[LackingLeader]:
+        """At most LACKING_LEADERS_MAX; the next heartbeat names those after them. (The controllers may leave the first
+        ones in office for good.)"""
+        found = self._lacking_leaders()
+        first = self._lacking_from if self._lacking_from < len(found) else 0
+        self._lacking_from = first + LACKING_LEADERS_MAX
+        return found[first : self._lacking_from]
 
     def _answered(self, answer: cluster_pb2.BrokerHeartbeatResponse) -> None:
         if answer.fenced != self.fenced:

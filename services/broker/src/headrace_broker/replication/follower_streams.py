@@ -216,7 +216,7 @@ class FollowerStreams:
                     reason=error.message,
                 )
             )
-        self._on_lacking()
+            self._on_lacking()  # not at every retry: the retries of 1,000 replicas would be 500 heartbeats a second
 
     def lacking_leaders(self) -> list[LackingLeader]:
         """The leaders that lack committed records, as the controllers need them."""
