@@ -88,6 +88,12 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         def left_s() -> float:
             return max(deadline_ms - self._broker.clock.monotonic_ms(), 0) / 1000
 
+        def too_late(item: Any) -> RequestTimedOutError:
+            return RequestTimedOutError(
+                f"{item.topic}-{item.partition}: timed out deleting records: the log start did not move within "
+                f"{timeout_ms} ms; retry"
+            )
+
         async def deleted(item: Any) -> tuple[LeaderReplica, int]:
             if item.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(
@@ -101,10 +107,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             deleting = asyncio.ensure_future(replica.delete_records(before))
             done, _ = await asyncio.wait([deleting], timeout=left_s())
             if not done:
-                raise RequestTimedOutError(
-                    f"{replica.partition}: timed out deleting records: the log start did not move within "
-                    f"{timeout_ms} ms; retry"
-                )
+                raise too_late(item)
             deleting.result()
             return replica, before
 
@@ -132,8 +135,13 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         results: list[list[Any]] = [[] for _ in request.partitions]
         async with asyncio.TaskGroup() as group:
             for item, into in zip(request.partitions, results, strict=True):
-                await room.acquire()
-                group.create_task(self._each([item], into, one, refused))
+                try:
+                    async with asyncio.timeout(left_s()):
+                        await room.acquire()
+                except TimeoutError:  # the deletions of other requests wait for a slow disk
+                    into.append(refused(item, too_late(item)))
+                else:
+                    group.create_task(self._each([item], into, one, refused))
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
     def _leader(self, item: Any, current_leader_epoch: int) -> LeaderReplica:
