@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from headrace_core.config.definition import INT_MAX
 from headrace_core.config.server_keys import SERVER
 from headrace_core.connections import OVERRIDES, PER_IP, AddressCounts, AddressLimits
 from headrace_core.errors import InvalidConfigError, ServerBusyError
-from headrace_core.rpc.server import BusyConnections
+from headrace_core.rpc.server import BusyConnections, _counted
 
 
 def limits(per_ip: int = INT_MAX, overrides: str = "") -> AddressLimits:
@@ -89,3 +91,15 @@ def test_a_connection_of_grpc_counts_while_it_has_calls() -> None:
 
 def _third(busy: BusyConnections) -> Any:
     return busy.call(peer("10.0.0.1", 3))
+
+
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+def test_a_health_check_is_answered_above_the_limit(method: str) -> None:
+    """A probe that is refused makes Kubernetes restart the node."""
+
+    async def guarded(request: Any, context: Any) -> str:
+        return "SERVING"
+
+    counted = _counted(guarded, f"/grpc.health.v1.Health/{method}", BusyConnections(limits(0, "10.0.0.1:1")))
+    context = SimpleNamespace(peer=lambda: peer("10.0.0.2", 1))
+    assert asyncio.run(counted("", context)) == "SERVING"

@@ -62,7 +62,7 @@ STREAMS_PER_CLIENT_CONNECTION_MAX = 32
 #: Maximum number of health watches of one listener. Watches need no authentication, and last as long as the client
 #: wants. (A health check that is no watch ends at once.)
 HEALTH_WATCHES_MAX = 1_000
-_HEALTH_WATCH = f"/{health.SERVICE_NAME}/Watch"
+_HEALTH_CHECK, _HEALTH_WATCH = f"/{health.SERVICE_NAME}/Check", f"/{health.SERVICE_NAME}/Watch"
 CLEAN_UP_S = 1.0  #: Seconds that the stop of a listener waits for the clean-up of cancelled handlers.
 #: Limits of the bytes of a call's headers: gRPC may refuse headers above the first limit, and always refuses headers
 #: above the second.
@@ -269,7 +269,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 def _counted(guarded: Any, method: str, busy: BusyConnections) -> Any:
     """Wrap a guarded handler: count the connections of each address. Health checks are always answered."""
-    if method == _HEALTH_WATCH:
+    if method in (_HEALTH_CHECK, _HEALTH_WATCH):
         return guarded
 
     async def counted(request: Any, context: Any) -> Any:
