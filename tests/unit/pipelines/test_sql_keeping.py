@@ -198,14 +198,30 @@ def test_texts_for_the_present_are_refused_where_spark_reads_a_time() -> None:
     found = time_of_now(list(tokens(Source("SELECT id FROM o WHERE at > TIMESTAMP 'now'"))))
     assert found is not None
     assert "TIMESTAMP 'now' depends on when" in found.what
+    for text in ("today UTC", "Yesterday Europe/Berlin", "tomorrow+01:00"):
+        assert f"'{text}' depends on when" in fault(where(ORDERS, ID, Value("Cast", "cast", (literal(text),))))
+    for text in ("todays", "today is a day", "now or never"):
+        assert shape(where(ORDERS, ID, Value("Cast", "cast", (literal(text),)))) == Shape()
     sound = "SELECT 'now' AS x, DATE '2026-01-01' FROM o WHERE name = 'today'"
     assert time_of_now(list(tokens(Source(sound)))) is None
 
 
 def test_a_subquery_stands_only_below_an_aggregate() -> None:
-    given = Value("ListQuery", "listquery", plan=Node("LocalRelation"))
+    given = Value("ListQuery", "listquery", plan=Node("LocalRelation", is_stream=False))
     assert "a subquery over an aggregate" in fault(where(COUNTS, N, given))
     assert shape(replace(COUNTS, children=(where(ORDERS, ID, given),))).is_aggregate
+
+
+def test_a_subquery_over_a_stream_has_no_order_and_no_limit() -> None:
+    payments = Value("ListQuery", "listquery", plan=project(ORDERS, ID))
+    assert shape(where(ORDERS, ID, payments)) == Shape(is_mixed=True), "a row waits for its match"
+    assert shape(where(ORDERS, ID, Value("Exists", plan=where(Node("LocalRelation", is_stream=False), payments))))
+    for kind in ("GlobalLimit", "Distinct", "Window"):
+        late = Value("ListQuery", "listquery", plan=project(over(kind, ORDERS), ID))
+        assert "in a continuous query" in fault(where(ORDERS, ID, late))
+        assert "in a continuous query" in fault(replace(COUNTS, children=(where(ORDERS, ID, late),)))
+    given = replace(over("Distinct", Node("LocalRelation", is_stream=False)), is_stream=False)
+    assert shape(where(ORDERS, ID, Value("ListQuery", plan=given))) == Shape()
 
 
 def test_an_error_points_at_the_word_or_at_the_start() -> None:
@@ -241,3 +257,15 @@ def test_a_key_is_the_group(key: list[str], groups: list[str | None], fault: str
 def test_without_an_aggregate_any_column_is_a_key() -> None:
     assert key_fault(["n"], ["a", "n"], Shape()) is None
     assert key_fault(["x"], ["a", "n"], Shape()) == "there is no column x; the columns are a, n"
+
+
+def test_each_of_two_equal_columns_is_the_key() -> None:
+    count = alias(aggregate("count", literal("1")), 3)
+    twice = (replace(ITEM, group=0), alias(ITEM, 7, 0), count)
+    columns = {1: "item", 7: "name", 3: "n"}
+    for groups in ((ITEM,), (replace(ITEM, group=0), replace(ITEM, group=0))):  # GROUP BY item; GROUP BY ALL
+        found = shape(Node("Aggregate", (ORDERS,), twice + groups, len(groups)), columns)
+        assert found.groups == ("item",)
+        for key in (["item"], ["Name"], ["name", "item"]):
+            assert key_fault(key, list(columns.values()), found) is None
+        assert "the key lacks item" in (key_fault([], list(columns.values()), found) or "")

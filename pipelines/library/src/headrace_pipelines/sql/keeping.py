@@ -14,6 +14,7 @@ of records, on chance, or on the time of the computation.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,8 +61,8 @@ _LISTS = frozenset(("collect_list", "collect_set", "array_agg"))
 _WITHOUT_ORDER = frozenset(("sort_array", "size", "cardinality", "array_size", "array_max", "array_min"))
 #: Functions of the session or of the present, besides those whose names begin with ``current_``.
 _OF_NOW = frozenset(("now", "localtimestamp", "curdate", "user", "session_user"))
-#: Texts that Spark reads as a time of the present.
-_WORDS_FOR_NOW = frozenset(("now", "today", "tomorrow", "yesterday"))
+#: Texts that Spark reads as a time of the present; all but ``now`` may have a time zone.
+_FOR_NOW = re.compile(r"\s*(?:now|(?:today|tomorrow|yesterday)(?![A-Za-z])\s*\S*)\s*", re.IGNORECASE)
 
 
 class NotContinuousError(SqlError):
@@ -83,13 +84,15 @@ class Shape:
     """What a continuous query writes. ``is_aggregate``: its rows change, and each needs a key. ``groups``: the columns
     of its SELECT that have the values of GROUP BY, with None for a value that the SELECT lacks. ``of_group``: all
     columns that only the group decides. ``drops``: a filter over the aggregate may drop a group that has been
-    written. ``is_mixed``: the rows have no order, such as those of two streams."""
+    written. ``is_mixed``: the rows have no order, such as those of two streams. ``equals``: a column of ``groups`` and
+    another column with the same values."""
 
     is_aggregate: bool = False
     groups: tuple[str | None, ...] = ()
     of_group: frozenset[str] = frozenset()
     drops: bool = False
     is_mixed: bool = False
+    equals: tuple[tuple[str, str], ...] = ()
 
 
 def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
@@ -99,7 +102,7 @@ def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
     if (fault := _fault(above, rest)) is not None:
         return fault
     if rest.kind != "Aggregate":
-        return Shape(is_mixed=any(node.kind in _MIXING for node in _nodes(plan)))
+        return Shape(is_mixed=any(node.kind in _MIXING or any(_streams_in(node)) for node in _nodes(plan)))
     outputs = rest.values[: len(rest.values) - rest.groups]
     by_id = {each.id: each.group for each in outputs if each.id is not None and each.group is not None}
     of_group = {each.id for each in outputs if each.id is not None and not _has_aggregate(each)}
@@ -113,9 +116,13 @@ def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
             renamed = each.children[0].id if each.kind == "Alias" else None
             if each.id is not None and renamed is not None and renamed in by_id:
                 by_id[each.id] = by_id[renamed]
-    names = {number: columns[at] for at, number in by_id.items() if at in columns}
-    groups = tuple(names.get(number) for number in range(rest.groups))
-    return Shape(True, groups, frozenset(columns[at] for at in of_group if at in columns), drops)
+    names: dict[int, str] = {}
+    found = [(number, name) for at, name in columns.items() if (number := by_id.get(at)) is not None]
+    equals = tuple((names[number], name) for number, name in found if names.setdefault(number, name) != name)
+    keys = rest.values[len(outputs) :]
+    groups = tuple(names.get(number) for number, each in enumerate(keys) if each.group in (None, number))
+    of_columns = frozenset(columns[at] for at in of_group if at in columns)
+    return Shape(True, groups, of_columns, drops, equals=equals)
 
 
 def key_fault(key: Sequence[str], columns: Sequence[str], shape: Shape) -> str | None:
@@ -124,6 +131,7 @@ def key_fault(key: Sequence[str], columns: Sequence[str], shape: Shape) -> str |
     if (fault := unknown_column(key, columns)) is not None or not shape.is_aggregate:
         return fault
     given = {name.lower() for name in key}
+    given |= {group.lower() for group, other in shape.equals if other.lower() in given}
     if not shape.groups:
         return (
             "an aggregate without GROUP BY has one row, and no column that could be its key; write SELECT 1 AS one, "
@@ -179,7 +187,7 @@ def _fault(above: Sequence[Node], rest: Node) -> Fault | None:
     elif aggregates:
         return _over_aggregate(rest)
     for node in below:
-        if node.kind not in _ROW_BY_ROW and node.children:
+        if _needs_rows(node):
             return _between_rows(node, is_below=rest.kind == "Aggregate")
         if node.join not in ("", "INNER", "CROSS") and all(each.is_stream for each in node.children):
             return Fault(
@@ -196,6 +204,9 @@ def _fault(above: Sequence[Node], rest: Node) -> Fault | None:
                     "a subquery over an aggregate; compare with values, or use CREATE VIEW, which is computed when it "
                     "is read", ("IN", "EXISTS")
                 )  # fmt: skip
+        for inner in _streams_in(node):
+            if (between := next((each for each in _nodes(inner) if _needs_rows(each)), None)) is not None:
+                return _between_rows(between, is_below=False)
     return None
 
 
@@ -224,6 +235,21 @@ def _nodes(plan: Node) -> Iterator[Node]:
     yield plan
     for child in plan.children:
         yield from _nodes(child)
+
+
+def _needs_rows(node: Node) -> bool:
+    """Whether a row of a node may depend on other rows of its child."""
+    return node.kind not in _ROW_BY_ROW and bool(node.children)
+
+
+def _streams_in(node: Node) -> Iterator[Node]:
+    """The plans of the subqueries of a node that read a stream, at any depth."""
+    for value in node.values:
+        for plan in (each.plan for each in _values(value) if each.plan is not None):
+            if plan.is_stream:
+                yield plan
+            for inner in _nodes(plan):
+                yield from _streams_in(inner)
 
 
 # -- values
@@ -282,7 +308,7 @@ def _is_sorted(value: Value) -> bool:
 
 
 def _is_now(text: str) -> bool:
-    return text.strip().lower() in _WORDS_FOR_NOW
+    return _FOR_NOW.fullmatch(text) is not None
 
 
 def _now(what: str) -> str:

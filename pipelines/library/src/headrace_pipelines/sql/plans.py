@@ -79,7 +79,7 @@ def _node(plan: Any, is_table: Callable[[str], bool], defined: Mapping[int, Any]
     return Node(
         kind,
         tuple(_node(child, is_table, defined) for child in _each(plan.children())),
-        tuple(value(each, groups) for each in _each(expressions)) + tuple(map(value, groups)),
+        tuple(value(each, groups) for each in (*_each(expressions), *groups)),
         len(groups),
         plan.isStreaming(),
         plan.joinType().sql() if kind == "Join" else "",
