@@ -128,6 +128,31 @@ def test_an_answer_that_arrives_while_the_shard_moves_counts() -> None:
     run(scenario)
 
 
+def test_an_answer_does_not_wait_for_a_lookup_at_a_silent_broker() -> None:
+    """A call of a second took two."""
+
+    async def scenario() -> None:
+        cluster = Cluster((OLD, 3))
+        ended: list[str] = []
+
+        async def find(*given: Any) -> Any:
+            found = await Cluster.find(cluster, *given)
+            if cluster.looked > 1:
+                cluster.answers[OLD].set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append("lookup")
+            return found
+
+        cluster.coordinators._engine.anywhere = find  # type: ignore[method-assign,assignment]
+        assert await asyncio.wait_for(cluster.call(), 10) == f"x at {OLD}"
+        await asyncio.sleep(0)
+        assert ended == ["lookup"]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     "lookup",
     [(NEW, 2), CoordinatorNotAvailableError("the shard has no coordinator"), NetworkError("no broker answers")],

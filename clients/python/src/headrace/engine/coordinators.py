@@ -162,17 +162,22 @@ class Coordinators:
     async def _unless_moved(self, key: str, address: str, answer: Coroutine[Any, Any, Any]) -> Any:
         """Await ``answer`` of the coordinator at ``address``. Raises RequestTimedOutError (the outcome is unknown) when
         the coordinator is silent and the key has another coordinator."""
-        answering = asyncio.ensure_future(answer)
+        answering, looking = asyncio.ensure_future(answer), None
         try:
             while True:
                 await asyncio.wait({answering}, timeout=LOOK_EVERY_S)
+                if not answering.done():
+                    looking = asyncio.ensure_future(self.has_moved(key, address))
+                    await asyncio.wait({answering, looking}, return_when=asyncio.FIRST_COMPLETED)
                 if answering.done():
                     return answering.result()
-                if await self.has_moved(key, address) and not answering.done():
+                if looking is not None and looking.result():
                     raise RequestTimedOutError(
                         f"{address} did not answer, and {self._kind.noun} {key!r} has moved to another coordinator"
                     )
         finally:
+            if looking is not None:
+                looking.cancel()  # a silent broker's answer about the owner takes a second
             if not answering.cancel() and not answering.cancelled():
                 answering.exception()  # (a caller that was cancelled at this moment does not raise it)
             del answering  # its error's traceback keeps this frame: a reference cycle
