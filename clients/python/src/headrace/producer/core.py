@@ -153,6 +153,8 @@ class ProducerCore:
         of it a moment later. Raises InvalidArgumentError if the partition does not exist."""
         deadline = time.monotonic() + timeout_s
         for pause_s in _LATE_PARTITION_S if partition >= 0 else (0.0,):
+            if pause_s and time.monotonic() + pause_s >= deadline:
+                break
             await asyncio.sleep(pause_s)
             self.check_open()
             await self.engine.metadata.refresh([topic], deadline=deadline)
