@@ -246,6 +246,35 @@ def test_the_others_go_on() -> None:
     assert world[2].committed == world[1].committed == world[1].log_end_offset
 
 
+def test_a_voter_whose_own_directory_is_put_back_takes_part_again() -> None:
+    """The others ignored it until they were restarted, and the quorum status called it an older copy."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    old = copy_of(world, 3)
+    write(world, 1)
+    own = copy_of(world, 3)
+    replica = restore(world, 3, old)
+    with pytest.raises(OutdatedVoterError):
+        world.connect()
+    world.crash(replica)
+    world.network.clear()
+    world.deliver(Message(key(3), key(1), OutdatedNotice(1)))
+    assert world[1].outdated == {key(3)}
+    world[1].forget(key(3))
+    replica.disk = own
+    world.restart(replica)
+    world.connect()
+    world.tick(3, times=RECALL_TICKS)
+    world.settle()
+    cut_off(world, 2)
+    world.propose(1, b"a")
+    world.settle()
+    world.tick(1)
+    world.settle()
+    assert world[1].committed == world[1].log_end_offset
+    assert not any(each.is_outdated for each in quorum_status(world[1]).voters)
+
+
 # -- how long a voter waits
 
 

@@ -342,6 +342,8 @@ class RaftNode:
         if key == self.key:
             return
         self._observers.add(key)
+        # Its own directory may be back. (An older copy asks before it takes part, and is found again.)
+        self.outdated.discard(key)
         if self.settings.recall_ticks:
             self._send(key, RecallRequest(self.term))
         if self.role is Role.LEADER:
