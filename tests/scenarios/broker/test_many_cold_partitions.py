@@ -17,7 +17,7 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 from tests.scenarios.broker.test_cold_reads import ColdFileSystem, reading
 from tests.worlds.solo_broker import FakeStream, SoloBroker, batch
-from tests.worlds.waiting import in_loop
+from tests.worlds.waiting import in_loop, until_async
 
 WAIT_MS = 60_000
 AHEAD = 64
@@ -136,6 +136,30 @@ async def test_the_bytes_that_are_read_ahead_are_bounded() -> None:
         found += read(answer)
     assert sorted(found) == list(range(40))
     assert len(answers.sent) == 4
+    assert not consumer._cold
+    consumer.on_closed()
+    await broker.__aexit__()
+
+
+@pytest.mark.parametrize("value_bytes", [1_000, 100_000])
+@in_loop
+async def test_what_was_read_ahead_for_a_larger_max_bytes_is_cut(value_bytes: int) -> None:
+    """A gateway lowers max_bytes for the further pages of a Kafka request. At least one batch is returned."""
+    fs = ColdFileSystem()
+    broker = await filled(fs, 2, bytes(value_bytes))
+    for _ in range(20):
+        await broker.append("t", batch(bytes(value_bytes)), 1)
+    fs.hot = {"t-0"}
+    consumer, answers = broker.consumer()
+    assert read(await next_answer(consumer, answers, ask(0, range(2)))) == [0]
+    await until_async(lambda: bool(consumer._cold))
+    fs.cold = False  # the pages are in memory now
+    position = 0
+    while position < 21:
+        (result,) = (await next_answer(consumer, answers, ask(1, max_bytes=5_000))).results
+        assert result.fetch_offset == position < result.next_offset
+        assert len(result.records) <= max(5_000, value_bytes + 100)
+        position = result.next_offset
     assert not consumer._cold
     consumer.on_closed()
     await broker.__aexit__()

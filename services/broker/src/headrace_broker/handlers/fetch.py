@@ -458,6 +458,8 @@ class FetchStream(StreamHandler[Any]):
                 if isinstance(found, HeadraceError):
                     raise found
                 piece = found
+                if read is not None and not size and len(piece.records) > room:  # read ahead for a larger max_bytes
+                    piece = replica.read(entry.position, room, up_to, committed=self._committed) or piece
             except HeadraceError as error:
                 pieces.append(_Piece(entry, replica, None, error))
                 continue
