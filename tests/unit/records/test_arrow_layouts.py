@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headrace_core.records.arrow_layouts import plain_array, plain_column, plain_type
+from headrace_core.records.arrow_layouts import plain_array, plain_column, plain_type, shared_values
 
 
 class Arrays:
@@ -163,3 +163,12 @@ def test_list_views_in_any_order_that_share_items() -> None:
     views = pa.ListViewArray.from_arrays(pa.array([1, 0, 0], pa.int32()), pa.array([2, 3, 0], pa.int32()), items)
     assert plain_array(views).to_pylist() == [["b", "c"], ["a", "b", "c"], []]
     assert plain_array(views.slice(1)).to_pylist() == [["a", "b", "c"], []]
+
+
+def test_a_slice_of_runs_costs_its_own_runs() -> None:
+    values = pa.array([f"value {number}" for number in range(1_000)])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array(range(3, 3_003, 3), pa.int32()), values)
+    for start, rows, few in ((0, 3, 1), (1_001, 4, 2), (2_999, 1, 1), (1_500, 0, 0), (3_000, 5, 0)):
+        part = runs.slice(start, rows)
+        assert len(shared_values(part)[0]) == few
+        assert plain_array(part).to_pylist() == [f"value {row // 3}" for row in range(start, start + len(part))]

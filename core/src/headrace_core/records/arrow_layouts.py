@@ -85,9 +85,10 @@ def shared_values(array: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The values of a dictionary-encoded or run-end encoded array, and the position of each row's value."""
     if isinstance(array, pa.DictionaryArray):
         return array.dictionary, array.indices
-    numbered = pa.array(range(len(array.values)), pa.int64())  # (Arrow cannot repeat values of every type)
-    runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, numbered).slice(array.offset, len(array))
-    return array.values, pc.run_end_decode(runs)
+    first, count = array.find_physical_offset(), array.find_physical_length()  # (a slice has all runs of its array)
+    numbered = pa.array(range(count), pa.int64())  # (Arrow cannot repeat values of every type)
+    runs = pa.RunEndEncodedArray.from_arrays(array.run_ends.slice(first, count), numbered)
+    return array.values.slice(first, count), pc.run_end_decode(runs.slice(array.offset, len(array)))
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
