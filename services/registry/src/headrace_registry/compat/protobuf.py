@@ -160,7 +160,7 @@ class _Check:
             if number not in new_fields and number not in new_in_oneofs and one.label is Label.REQUIRED:
                 found.append(Difference("REQUIRED_FIELD_REMOVED", _place(name, number)))
         for number, one in new_fields.items():
-            if number not in old_fields and one.label is Label.REQUIRED:
+            if number not in old_fields and number not in old_in_oneofs and one.label is Label.REQUIRED:
                 found.append(Difference("REQUIRED_FIELD_ADDED", _place(name, number)))
         old_all = old_fields | {number: one for number, (_, one) in old_in_oneofs.items()}
         new_all = new_fields | {number: one for number, (_, one) in new_in_oneofs.items()}
