@@ -57,19 +57,23 @@ def fitted(frame: DataFrame, table: Table, schema: StructType) -> DataFrame:
 def with_records(frame: DataFrame, table: Table, registry: Registry) -> DataFrame:
     """Convert ``frame``, which has the columns of ``table``, to the columns ``key`` and ``value`` of records. A row
     that is not kept becomes a record without a value, which deletes the row of its key."""
-    value = value_of(frame.drop(KEPT), table, registry)
-    if KEPT in frame.columns:
-        value = F.when(F.col(KEPT), value)
+    kept = F.col(KEPT) if KEPT in frame.columns else None
+    value = value_of(frame.drop(KEPT), table, registry, kept)
+    if kept is not None:
+        value = F.when(kept, value)
     return frame.select(key_of(frame, table).alias(KEY), value.alias(VALUE))
 
 
-def value_of(frame: DataFrame, table: Table, registry: Registry) -> Column:
-    """The value of each row. In JSON a number that is NaN or infinite fails the query: JSON has no such number."""
+def value_of(frame: DataFrame, table: Table, registry: Registry, kept: Column | None = None) -> Column:
+    """The value of each row. In JSON a number that is NaN or infinite fails the query: JSON has no such number.
+    ``kept``: whether a row needs a value."""
     names = [F.col(quoted(name)) for name in frame.columns]
     if table.format == "text":
         return names[0].cast("string")
     if table.format == "avro":
-        return to_registry(F.struct(*names), registry, subject=table.subject)
+        row = F.struct(*names)
+        # (Spark calls a Python function for all rows, also below F.when, and other rows may not fit the schema)
+        return to_registry(row if kept is None else F.when(kept, row), registry, subject=table.subject)
     checked = [_finite(column, field, table) for column, field in zip(names, frame.schema.fields, strict=True)]
     return F.to_json(F.struct(*checked), {"ignoreNullFields": "false", **_TIMES})
 
