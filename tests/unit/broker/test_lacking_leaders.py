@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from headrace_broker.replication.follower_streams import FollowerStreams
 from headrace_broker.settings import BrokerIdentity
 from headrace_core.errors import OffsetOutOfRangeError
@@ -17,6 +19,7 @@ from headrace_core.membership.broker_session import (
 )
 from headrace_core.telemetry import Emitter, Metrics
 from headrace_core.types import TopicPartition
+from tests.worlds.solo_broker import SoloBroker, StallingFileSystem
 
 
 class Replica:
@@ -57,3 +60,18 @@ def test_heartbeats_name_all_leaders_in_turn() -> None:
     first, second, third, again = asyncio.run(named())
     assert first + second + third == numbers
     assert again == first
+
+
+@pytest.mark.parametrize("was_cleaned", [False, True])
+def test_a_log_that_was_compacted_before_its_policy_changed_may_lack_epochs(was_cleaned: bool) -> None:
+    """Its follower refused to truncate for good: the leader's compacted log lacked an epoch of superseded records."""
+
+    async def compacts() -> bool:
+        async with SoloBroker(StallingFileSystem()) as broker:
+            await broker.topic("t")
+            if was_cleaned:
+                broker.storage.writers()[0].directory.compaction.adopt(TopicPartition("t", 0), 0)
+            await broker.new_leader("t", 2, 1)
+            return broker.partitions.followed[TopicPartition("t", 0)].follower.compacts
+
+    assert asyncio.run(compacts()) is was_cleaned

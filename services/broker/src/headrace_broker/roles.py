@@ -449,7 +449,7 @@ class Roles:
             last_epoch=log.epochs.latest_epoch,
             high_watermark=high_watermark,
             clean_since=state.clean_since,
-            compacts=log.config.cleanup_compact,
+            compacts=log.config.cleanup_compact or self._storage.was_cleaned(partition),
         )
         replica = self._table.followed[partition] = self._storage.follower_replica(log, follower)
         self._events.emit(

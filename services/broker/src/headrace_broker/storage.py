@@ -638,6 +638,11 @@ class Storage:
         assert held.writer is not None
         return held.writer.directory.high_watermark(partition)
 
+    def was_cleaned(self, partition: TopicPartition) -> bool:
+        """Whether this broker has compacted its log of the partition, perhaps before cleanup.policy changed."""
+        writer = self._at[partition].writer
+        return writer is not None and writer.directory.compaction.clean_offset(partition) is not None
+
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
         self._at[partition] = target
 
