@@ -269,3 +269,15 @@ def test_each_of_two_equal_columns_is_the_key() -> None:
         for key in (["item"], ["Name"], ["name", "item"]):
             assert key_fault(key, list(columns.values()), found) is None
         assert "the key lacks item" in (key_fault([], list(columns.values()), found) or "")
+
+
+def test_a_column_that_a_dropped_row_lacks_is_no_key() -> None:
+    upper, renamed = alias(call("upper", ITEM), 5), alias(ITEM, 6)
+    columns = {1: "item", 3: "n", 5: "u", 6: "i"}
+    above = shape(project(where(COUNTS, N, literal("3")), ITEM, N, upper, renamed), columns)
+    assert above.of_group == {"item", "i"}, "u is null in the row that deletes the group, so its key would be another"
+    assert key_fault(["item", "u"], list(columns.values()), above) is not None
+    below = shape(where(project(COUNTS, ITEM, N, upper, renamed), N, literal("3")), columns)
+    assert below.of_group == {"item", "i", "u"}
+    of_item = shape(project(where(COUNTS, ITEM, literal("x")), ITEM, N, upper, renamed), columns)
+    assert of_item.of_group == {"item", "i", "u"}

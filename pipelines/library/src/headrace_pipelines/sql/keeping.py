@@ -111,9 +111,11 @@ def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
         if node.kind == "Filter":
             drops = drops or not all(_ids(each) <= of_group for each in node.values)
         for each in node.values if node.kind == "Project" else ():
-            if each.id is not None and _ids(each) <= of_group:
-                of_group.add(each.id)
             renamed = each.children[0].id if each.kind == "Alias" else None
+            # (a row that a filter drops has null in the columns that are computed above the filter: plans.judged)
+            is_guarded = drops and each.kind == "Alias" and renamed is None
+            if each.id is not None and _ids(each) <= of_group and not is_guarded:
+                of_group.add(each.id)
             if each.id is not None and renamed is not None and renamed in by_id:
                 by_id[each.id] = by_id[renamed]
     names: dict[int, str] = {}
