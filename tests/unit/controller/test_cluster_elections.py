@@ -108,6 +108,23 @@ class Cluster:
         return state.leader, state.isr, state.elr, state.last_known_elr
 
 
+def test_a_leader_that_starts_with_an_empty_log_is_not_elected_again_in_the_same_epoch() -> None:
+    """Unclean elections are allowed. It stayed the leader, and the eligible replica lost its place."""
+    cluster = Cluster(2)
+    cluster.topic(1, 2, minimum=2)
+    cluster.set(ConfigResourceType.TOPIC, "t", "unclean.leader.election.enable", "true")
+    cluster.silence(2)
+    assert cluster.state == (1, (1,), (2,), ())
+    placement = Placement(
+        cluster.world.image.topic_ids["t"], 0, cluster.world.partition("t").directory_of(1), fresh=True
+    )
+    epoch = cluster.brokers[1].broker_epoch
+    cluster.world.ask(AssignDirectories(broker_id=1, broker_epoch=epoch, placements=(placement,)))
+    assert cluster.state == (-1, (), (2,), ())
+    cluster.start(2)
+    assert cluster.state[0] == 2
+
+
 # -- eligible leader replicas (KIP-966) -------------------------------------------------------------------------------
 
 

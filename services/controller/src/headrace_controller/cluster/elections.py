@@ -169,9 +169,8 @@ class Electorate:
         lacking: Collection[int] = (),
     ) -> int:
         """The replica to elect although it may lack committed records: the last known leader, or the replica that an
-        unclean election elects. One in ``lacking`` certainly lacks records: it leads only if no other replica works."""
-        able = [each for each in wanted.replicas if self.works(wanted, each)]
-        able = [each for each in able if each not in lacking] or able
+        unclean election elects. None in ``lacking``: a leader among them would stay in office, in the same epoch."""
+        able = [each for each in wanted.replicas if each not in lacking and self.works(wanted, each)]
         known = next((each for each in able if each in last_known), NO_LEADER)
         if known != NO_LEADER and not elr:
             return known
