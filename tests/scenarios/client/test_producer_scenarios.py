@@ -373,6 +373,21 @@ def test_a_used_producer_creates_no_topic_when_the_client_may_not(fake: Any) -> 
         late.result(60)
 
 
+def test_a_producer_whose_records_have_failed_creates_no_topic_again(fake: Any) -> None:
+    """It asked for the topic for ever, and created it, without records, as soon as brokers allowed it."""
+    fake.create("gone")
+    fake.on_produce = lambda broker, item: 0 if item.topic in fake.partitions else 3
+    with producer(fake, delivery_timeout_ms=600, request_timeout_ms=500) as out:
+        out.send("gone", b"old").result(60)
+        fake.delete("gone")
+        with pytest.raises(DeliveryTimeoutError, match="'gone' no longer exists"):
+            out.send("gone", b"new").result(60)
+        seen = len(fake.metadata_asked) + 2  # a refresh was perhaps on its way
+        assert any(each.allow_auto_topic_creation for each in fake.metadata_asked[1:seen])
+        until(lambda: len(fake.metadata_asked) > seen + 2)
+        assert not any(each.allow_auto_topic_creation for each in fake.metadata_asked[seen:])
+
+
 def test_partition_out_of_range_is_asked_for_again_before_it_is_refused(fake: Any) -> None:
     with producer(fake) as out:
         out.send("t", b"v").result(60)

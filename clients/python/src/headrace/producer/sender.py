@@ -172,7 +172,7 @@ class Sender:
         broker = snapshot.brokers.get(leader)
         if broker is None:
             self._orphans[queue] = None
-            if info is None and self.engine.create_topics:
+            if info is None and self.engine.create_topics and _has_records(queue):
                 self.engine.metadata.wanted.add(queue.topic.name)
             self.engine.metadata.invalidate()
             return None
@@ -508,6 +508,11 @@ def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: H
             loop.call_soon_threadsafe(_run_all, waiters)
         except RuntimeError:
             logger.debug("the event loop of %d waiting sends is closed", len(waiters))
+
+
+def _has_records(queue: PartitionQueue) -> bool:
+    """Whether the queue has records that have not failed."""
+    return any(batch is not None and not batch.done for batch in (queue.open, *queue.sealed))
 
 
 def _reason(queue: PartitionQueue, error: HeadraceError) -> str:
