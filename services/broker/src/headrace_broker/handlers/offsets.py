@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, InvalidTopicError, RequestTimedOutError
@@ -111,11 +112,11 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             deleting.result()
             return replica, before
 
-        async def one(item: Any, turns: Turns) -> Any:
+        async def one(place: _Place, item: Any, turns: Turns) -> Any:
             try:
                 replica, before = await deleted(item)
             finally:
-                room.release()
+                place.leave()
             self._broker.events.emit(
                 RecordsDeleted(partition=replica.partition, log_start_offset=replica.leader.log_start)
             )
@@ -141,7 +142,9 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 except TimeoutError:  # the deletions of other requests wait for a slow disk
                     into.append(refused(item, too_late(item)))
                 else:
-                    group.create_task(self._each([item], into, one, refused))
+                    place = _Place(room)
+                    task = group.create_task(self._each([item], into, partial(one, place), refused))
+                    task.add_done_callback(place.leave)  # also if it was cancelled before it began
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
     def _leader(self, item: Any, current_leader_epoch: int) -> LeaderReplica:
@@ -169,6 +172,20 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 except HeadraceError as error:
                     partition = TopicPartition(item.topic, item.partition)
                     results.append(refused(item, self._broker.partitions.for_clients(partition, error)))
+
+
+class _Place:
+    """One of the places for deletions at the same time. ``leave`` may be called again."""
+
+    __slots__ = ("_room",)
+
+    def __init__(self, room: asyncio.Semaphore) -> None:
+        self._room: asyncio.Semaphore | None = room
+
+    def leave(self, *_: object) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.release()
 
 
 async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool, turns: Turns) -> tuple[int, int, int]:
