@@ -172,3 +172,23 @@ def test_a_slice_of_runs_costs_its_own_runs() -> None:
         part = runs.slice(start, rows)
         assert len(shared_values(part)[0]) == few
         assert plain_array(part).to_pylist() == [f"value {row // 3}" for row in range(start, start + len(part))]
+
+
+def test_a_slice_of_list_views_costs_its_own_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = pa.array([f"value {number}" for number in range(1_000)], pa.string_view())
+    starts, sizes = pa.array(range(998, -1, -1), pa.int32()), pa.array([2] * 999, pa.int32())
+    views = pa.ListViewArray.from_arrays(starts, sizes, items, mask=pa.array([row == 500 for row in range(999)]))
+    read: list[int] = []
+
+    def counting(array: pa.Array) -> pa.Array:
+        read.append(len(array))
+        return plain_array(array)
+
+    monkeypatch.setattr("headrace_core.records.arrow_layouts.plain_array", counting)
+    assert plain_array(views.slice(499, 3)).to_pylist() == [
+        ["value 499", "value 500"],
+        None,
+        ["value 497", "value 498"],
+    ]
+    assert plain_array(views.slice(500, 1)).to_pylist() == [None]
+    assert max(read) == 4

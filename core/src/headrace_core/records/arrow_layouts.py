@@ -121,14 +121,17 @@ def _lists(array: pa.Array) -> tuple[pa.Array, ...]:
     """Offsets from 0, and the items between them (of a map: the keys and the values)."""
     kind = array.type
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        # The items may be in any order: number them, and let Arrow put the numbers in the order of the lists.
-        numbered = pa.array(range(len(array.values)), pa.int64())
-        view = (pa.large_list_view if pa.types.is_large_list_view(kind) else pa.list_view)(pa.int64())
-        buffers = array.buffers()[:3]
-        numbers = pa.Array.from_buffers(view, len(array), buffers, offset=array.offset, children=[numbered])
-        lengths = pc.fill_null(pc.list_value_length(numbers), 0)  # (int32, or int64 of a large list)
-        offsets = pa.concat_arrays([pa.array([0], lengths.type), pc.cumulative_sum(lengths)])
-        return offsets, plain_array(array.values).take(numbers.flatten())
+        # The items may be in any order: number those of these lists, and let Arrow put the numbers in order.
+        none = pa.scalar(0, array.offsets.type)  # (int32, or int64 of a large list)
+        lengths = pc.if_else(array.is_valid(), array.sizes, none)
+        used = pc.greater(lengths, none)
+        first = pc.min(array.offsets.filter(used)).as_py() or 0
+        last = pc.max(pc.add(array.offsets, lengths).filter(used)).as_py() or 0
+        starts = pc.if_else(used, pc.subtract(array.offsets, pa.scalar(first, none.type)), none)
+        view = pa.LargeListViewArray if pa.types.is_large_list_view(kind) else pa.ListViewArray
+        numbers = view.from_arrays(starts, lengths, pa.array(range(last - first), pa.int64())).flatten()
+        offsets = pa.concat_arrays([pa.array([0], none.type), pc.cumulative_sum(lengths)])
+        return offsets, plain_array(array.values.slice(first, last - first)).take(numbers)
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         offsets = pa.array(range(0, size * len(array) + 1, size) if size else [0] * (len(array) + 1), pa.int32())
