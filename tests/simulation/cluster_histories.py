@@ -384,7 +384,8 @@ class Histories:
                 stream=machine.stream,
             )
         )
-        if not isinstance(reply, HeadraceError):
+        # (A heartbeat that may stop the broker ends its connection, so it begins no window.)
+        if not isinstance(reply, HeadraceError) and not reply.should_shutdown:
             self._reached(machine)
         return reply
 
