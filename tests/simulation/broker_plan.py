@@ -136,6 +136,8 @@ def _with_copy(plan: BrokerPlan) -> BrokerPlan:
     kept = [each for each in plan.faults if not period.from_ms <= each.at_ms <= period.to_ms]
     drawn = [(each.at_ms, each.kind, each.for_ms, each.amount, each.seed) for each in kept]
     copy = _drawn(rng, "old_copy", period.from_ms + rng.uniform(0.0, 250.0), period)
+    if len(drawn) + 1 < FAULTS_MIN:
+        return plan
     return replace(plan, faults=_numbered([*drawn, copy]))
 
 
