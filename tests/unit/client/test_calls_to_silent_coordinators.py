@@ -96,6 +96,17 @@ def test_a_call_to_a_silent_coordinator_goes_to_the_new_owner_of_its_shard(epoch
     run(scenario)
 
 
+def test_all_who_wait_for_a_silent_coordinator_learn_that_its_shard_has_moved() -> None:
+    async def scenario() -> None:
+        cluster = Cluster((OLD, 3), (OLD, 3), (NEW, 4))
+        cluster.answers[NEW].set()
+        assert await cluster.call() == f"x at {NEW}"
+        assert await cluster.coordinators.has_moved("g", OLD), "a member's stream, or another commit, still waits there"
+        assert not await cluster.coordinators.has_moved("g", NEW)
+
+    run(scenario)
+
+
 def test_a_coordinator_that_is_only_slow_is_awaited() -> None:
     async def scenario() -> None:
         cluster = Cluster((OLD, 3))

@@ -145,6 +145,8 @@ class Coordinators:
     async def has_moved(self, key: str, address: str) -> bool:
         """Whether the key has another coordinator than ``address``, by the metadata of any broker. The shard's epoch
         shows whether the broker's metadata are newer than the cache."""
+        if self._addresses.get(key, address) != address:  # another caller has found the new owner
+            return True
         engine = self._engine
         request = metadata_pb2.FindCoordinatorRequest(type=self._kind.type, keys=[key])
         try:
