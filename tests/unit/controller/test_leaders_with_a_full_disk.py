@@ -160,6 +160,16 @@ def test_where_all_disks_are_full_the_leader_stays_and_deletions_work(
     quorum.world.create("more")
 
 
+def test_nothing_is_said_of_controllers_that_are_away(
+    quorum: Quorum, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quorum.first, "_near_voters", dict)
+    quorum.fill(quorum.first)
+    quorum.passes(24_000)
+    assert len(said(caplog)) == 1
+    assert "full up to its reserve" in said(caplog)[0]
+
+
 def test_the_only_controller_stays(caplog: pytest.LogCaptureFixture) -> None:
     quorum = Quorum(1)
     quorum.fill(quorum.first)

@@ -738,7 +738,9 @@ class QuorumController:
                 "controller %d hands its leadership to controller %s, which has space", self.node_id, successor
             )
             self._hand_over.begin(self._raft, successor, self._handed_over)
-        elif not self._has_told_that_it_stays and all(each.room for each in following.values()):
+        elif not self._has_told_that_it_stays and (
+            self._is_sole_voter or (following and all(each.room for each in following.values()))
+        ):
             self._has_told_that_it_stays = True
             logger.warning(
                 "no other controller has space: controller %d stays the leader, and refuses changes that add metadata "
