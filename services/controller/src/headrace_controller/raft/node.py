@@ -34,8 +34,7 @@ The invariants of Raft, and where an implementation easily breaks them:
   effect at once; if its entry is truncated, the previous voter set is.
 * A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6), so a replica that was
   removed, or is connected to only some voters, cannot depose the leader. Only a leadership transfer overrides this.
-* A replica ignores a message to its node id with another directory id, because the message was meant for the disk that
-  was lost (KIP-853).
+* A replica ignores a message to its node id with another directory id: it was meant for a lost disk (KIP-853).
 * A replica with an older copy of its directory is found by what the others remember of it, and stops (memory.py).
 
 A ``Ready`` lists the work to do (types.py). The driver carries out one at a time, and may call ``step`` meanwhile.
@@ -120,8 +119,7 @@ class RaftNode:
         #: All entries below this offset are committed. The offset is not stored: after a restart it begins at the
         #: newest snapshot, until a leader sends it, or commits the later entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
-        #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
-        #: and votes.
+        #: Whether this replica may stand for election. One whose disk is full only follows and votes.
         self.may_lead = True
         #: The space on this replica's disk, which a follower reports to its leader; None: unknown.
         self.room: Room | None = None
