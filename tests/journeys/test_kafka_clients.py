@@ -14,13 +14,15 @@ from tests.worlds.readers import read_to_end
 from tests.worlds.waiting import until
 
 COUNT = 500
+PARTITIONS = {"plain": 3, "atomic": 1}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=1, controllers=1, coordinators=1, gateways=1, mode="process") as running:
         admin = AdminClient({"bootstrap.servers": running.kafka_bootstrap_servers})
-        for created in admin.create_topics([NewTopic("plain", 3, 1), NewTopic("atomic", 1, 1)]).values():
+        topics = [NewTopic(name, count, 1) for name, count in PARTITIONS.items()]
+        for created in admin.create_topics(topics).values():
             created.result(60)
         yield running
 
@@ -31,8 +33,9 @@ def produce(cluster: LocalCluster, topic: str, values: list[bytes], **config: An
     if "transactional.id" in config:
         producer.init_transactions(60)
         producer.begin_transaction()
-    for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error) if error else None)
+    for number, value in enumerate(values):  # (librdkafka's own choice of partitions is random)
+        part = number % PARTITIONS[topic]
+        producer.produce(topic, value, None, part, lambda error, _: errors.append(error) if error else None)
     assert producer.flush(60) == 0
     assert errors == []
     return producer
