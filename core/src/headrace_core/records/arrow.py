@@ -394,33 +394,38 @@ def iterate_arrow(
     schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
     decoder: Any = Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
     for batch in _record_batches(decoder, slices, schema, topic, partition, max_bytes, BYTES_MAX):
-        while is_cut and (rows := rows_within(batch, max_bytes)) < batch.num_rows:
+        while is_cut and (rows := rows_within(batch, max_bytes)[0]) < batch.num_rows:
             yield batch.slice(0, rows)
             batch = batch.slice(rows)
         yield batch
 
 
-def rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
-    """How many of the first rows have at most ``max_bytes`` of keys, values and headers; at least one (if there is
-    one)."""
+def rows_within(batch: pa.RecordBatch, max_bytes: int) -> tuple[int, int]:
+    """How many of the first rows have at most ``max_bytes`` of keys, values and headers, at least one (if there is
+    one); and the bytes that these rows have."""
     high: int = batch.num_rows
-    low = min(1, high)
-    if data_bytes(batch) <= max_bytes:
-        return high
+    size = data_bytes(batch)
+    if size <= max_bytes or high <= 1:
+        return high, size
+    low, size = 1, data_bytes(batch.slice(0, 1))
     while low < high:
         middle = (low + high + 1) // 2
-        if data_bytes(batch.slice(0, middle)) <= max_bytes:
-            low = middle
+        of_middle = data_bytes(batch.slice(0, middle))
+        if of_middle <= max_bytes:
+            low, size = middle, of_middle
         else:
             high = middle - 1
-    return low
+    return low, size
 
 
 def data_bytes(batch: pa.RecordBatch) -> int:
     """The bytes of a RecordBatch's keys, values and headers."""
-    names = ("key", "value", "headers")
-    columns = zip(batch.schema.names, batch.columns, strict=True)
-    return sum(int(column.nbytes) for name, column in columns if name in names)
+    size = 0
+    for name in ("key", "value", "headers"):
+        at = batch.schema.get_field_index(name)
+        if at >= 0:
+            size += batch.column(at).nbytes
+    return size
 
 
 def _record_batches(

@@ -50,31 +50,32 @@ def take_rows(
     *,
     is_first: bool,
     is_alone: bool,
-) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None, bool]:
+) -> tuple[list[pa.RecordBatch], int, pa.RecordBatch | None, bool]:
     """Take more than half of ``max_bytes`` of one partition, if there is as much, and not more (``is_first``: but at
-    least one record). Returns the batches, the decoded rows after them, and whether no records are left.
+    least one record). Returns the batches, the rest of ``max_bytes``, the decoded rows after them, and whether no
+    records are left.
 
     ``decoded``: the rows before those of ``source``. After them the records of other partitions come first, unless the
     partition ``is_alone``. Raises the error of a damaged batch, unless there are records before it.
     """
-    from headrace_core.records.arrow import data_bytes, rows_within
+    from headrace_core.records.arrow import rows_within
 
     batches: list[pa.RecordBatch] = []
     left = max_bytes
     try:
         for rows in source if decoded is None else chain([decoded], source):
-            count = rows_within(rows, left)
-            if data_bytes(rows.slice(0, count)) > left and (batches or not is_first):
+            count, size = rows_within(rows, left)
+            if size > left and (batches or not is_first):
                 count = 0  # its first record does not fit
             if count:
                 batches.append(rows.slice(0, count))
-                left -= data_bytes(batches[-1])
+                left -= size
             if count < rows.num_rows:
-                return batches, rows.slice(count), False
+                return batches, left, rows.slice(count), False
             if left <= max_bytes // 2 or (rows is decoded and not is_alone):
-                return batches, None, False
+                return batches, left, None, False
     except HeadraceError:
         if not batches:
             raise
-        return batches, None, False
-    return batches, None, True
+        return batches, left, None, False
+    return batches, left, None, True

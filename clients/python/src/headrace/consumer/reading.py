@@ -568,10 +568,13 @@ class Reading:
                 parts = [part for item, _ in entries for part in item.parts]
                 after = start if decoded is None else decoded.column("offset")[-1].as_py() + 1
                 source = decode(parts, after, max_bytes=max_bytes, is_cut=False)
-                rows, rest, is_end = take_rows(decoded, source, left, is_first=not batches, is_alone=len(taken) == 1)
+                rows, left, rest, is_end = take_rows(
+                    decoded, source, left, is_first=not batches, is_alone=len(taken) == 1
+                )
             except HeadraceError as error:
                 failure = error
                 rows, end, damaged = self._arrow_before_damage(entries, partial(decode, max_bytes=max_bytes))
+                left -= sum(map(data_bytes, rows))
                 # The next call raises the error; without records before it, the other partitions come next.
                 (first if batches or rows else last).append(damaged)
             else:
@@ -583,7 +586,6 @@ class Reading:
                 if rest is not None and entries[0][0].generation == assigned.generation and self.state == "open":
                     left_over = Decoded(assigned, rest, columns, include_headers)
             batches += rows
-            left -= sum(map(data_bytes, rows))
             self.skipped |= end > start
         for again in reversed(first + waiting + last):
             self._queue(again)
