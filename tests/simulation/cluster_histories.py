@@ -272,10 +272,15 @@ class Histories:
     def _note_election(self, old: PartitionImage | None, after: MetadataImage, key: Key) -> None:
         new = after.partition(*key)
         assert new is not None
-        if old is not None and new.leader not in (old.leader, -1) and new.leader not in (*old.isr, *old.elr):
+        if old is None or new.leader in (old.leader, -1):
+            return
+        # A partition's only replica leads, although it is an older copy. At level 1 it stays in the ISR.
+        is_copy = new.directory_of(new.leader) in after.brokers[new.leader].outdated_directories
+        is_alone = new.replicas == (new.leader,)
+        if new.leader not in (*old.isr, *old.elr) or (is_alone and is_copy):
             self.unclean.setdefault(key, set()).add(new.leader_epoch)
             self._count("unclean election")
-        elif old is not None and new.leader not in (old.leader, -1):
+        else:
             self._count("clean election" if new.leader in old.isr else "election from the ELR")
 
     # -- machines -----------------------------------------------------------------------------------------------------

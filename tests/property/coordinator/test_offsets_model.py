@@ -229,9 +229,10 @@ class History:
     def _expect_expiry(self) -> None:
         for (group_id, partition), entry in list(self.book.items()):
             group = self.groups.groups.get(group_id)
-            if (group is not None and group.members) or (group_id, partition) in self._unstable():
+            is_active = group is not None and bool(group.members)
+            if (group_id, partition) in self._unstable() or (is_active and partition.topic in group.topics):
                 continue
-            since_ms = max(entry.at_ms, group.empty_since_ms if group is not None else 0)
+            since_ms = max(entry.at_ms, 0 if group is None or is_active else group.empty_since_ms)
             if self.now_ms - since_ms >= RETENTION_MS:
                 del self.book[group_id, partition]
 
