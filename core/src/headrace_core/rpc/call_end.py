@@ -30,21 +30,18 @@ class CallEnd:
     """Records how a call ends. ``call``: the call, which must not have ended. Every user of the class calls ``cancel``
     in the end; afterwards the CallEnd and the call no longer refer to each other."""
 
-    __slots__ = ("_address", "_call", "_status")
+    __slots__ = ("_address", "_call", "_status", "is_over")
 
     def __init__(self, call: grpc.aio.Call, address: str) -> None:
         self._address = address
         self._call: grpc.aio.Call | None = call
         self._status: grpc.aio.AioRpcError | None = None
+        self.is_over = False  # the call has ended or was cancelled; it then sends nothing more
         call.add_done_callback(self._note)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the call has ended or was cancelled; it then sends nothing more."""
-        return self._call is None or self._status is not None
 
     def cancel(self) -> None:
         """End the call, if it has not ended."""
+        self.is_over = True
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -52,6 +49,7 @@ class CallEnd:
     def _note(self, call: grpc.aio.Call) -> None:
         """Record the status of a call that is over. After the end of a call, gRPC's status coroutines do not wait any
         more."""
+        self.is_over = True
         self._status = grpc.aio.AioRpcError(
             _now(call.code()), grpc.aio.Metadata(), _now(call.trailing_metadata()), _now(call.details())
         )

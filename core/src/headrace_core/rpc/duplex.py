@@ -76,7 +76,7 @@ class Duplex(Generic[Request, Response]):
     @property
     def ended(self) -> bool:
         """Whether the call has ended; the stream then sends nothing more."""
-        return self._cancelled.done() or self._call_end.is_over
+        return self._call_end.is_over
 
     def cancel(self, why: HeadraceError | None = None) -> None:
         """End the call; ``run`` then raises ``why`` (default: a NetworkError). ``cancel`` has no effect after the end
@@ -135,44 +135,48 @@ class Duplex(Generic[Request, Response]):
         if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
             raise NetworkError(f"{self.address}: the connection failed")
 
-    async def write(self, request: Request) -> None:
-        """Send ``request``; waits while the server does not read. After an error of ``write`` the server may still have
-        received the request."""
-        await self._unless_ended(self._call.write(request))
+    async def write(self, request: Request | None) -> None:
+        """Send ``request`` (None: no more requests follow); waits while the server does not read. After an error of
+        ``write`` the server may still have received the request."""
+        self._busy.add(asyncio.current_task())
+        try:
+            await (self._call.done_writing() if request is None else self._call.write(request))
+            if not self._cancelled.done():
+                return
+        except CALL_ENDED:
+            pass
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+        finally:
+            self._busy.discard(asyncio.current_task())
+        # Raised here, because gRPC's exceptions, as a context, would keep the call's objects. No variable keeps the
+        # task: the traceback of the task's error keeps this frame.
+        raise await self._call_end.error()
 
     async def read(self) -> Response:
         """Return the next message from the server."""
-        message = await self._unless_ended(self._call.read())
+        message: Any = grpc.aio.EOF
+        self._busy.add(asyncio.current_task())
+        try:
+            message = await self._call.read()
+        except CALL_ENDED:
+            pass
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+        finally:
+            self._busy.discard(asyncio.current_task())
+        if message is grpc.aio.EOF or self._cancelled.done():
+            raise await self._call_end.error()
         if message is None:
             raise NetworkError(f"{self.address}: the server sent a message that is not a valid protobuf message")
-        if message is grpc.aio.EOF:
-            raise await self._call_end.error()
         return message  # type: ignore[no-any-return]
 
     async def done_writing(self) -> None:
         """Tell the server that no more requests follow on the stream. The caller of ``done_writing`` must still read
         until the server ends the stream."""
-        await self._unless_ended(self._call.done_writing())
-
-    async def _unless_ended(self, operation: Coroutine[Any, Any, Any]) -> Any:
-        """Return the result of a gRPC operation. Exceptions of gRPC are not chained, because their frames would keep
-        the call's objects alive. No variable keeps the task, because the traceback of the task's error keeps the stack
-        frame of ``_unless_ended``."""
-        self._busy.add(asyncio.current_task())
-        try:
-            result = await operation
-            failed = self._cancelled.done()
-        except CALL_ENDED:
-            failed = True
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            failed = True
-        finally:
-            self._busy.discard(asyncio.current_task())
-        if failed:
-            raise await self._call_end.error()
-        return result
+        await self.write(None)
 
     def _given_up(self) -> NetworkError:
         return NetworkError(f"{self.address}: the stream was cancelled")
