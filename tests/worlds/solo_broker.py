@@ -201,8 +201,7 @@ class SoloBroker:
             rng=random.Random(1),
             loop=loop,
             events=emitter,
-            on_turn=self.partitions.logs_advanced,
-            on_written=self.partitions.logs_written,
+            on_advanced=self.partitions.logs_advanced,
             assigned=lambda partition, topic_id: self.assigned(partition, topic_id),
             shortage_first_ms=shortage_first_ms,
         )

@@ -22,7 +22,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import AppendInfo, DirectoryWriter, LogConfig, PartitionLog
-from headrace_core.log.writer import OnWritten
+from headrace_core.log.writer import OnAdvanced
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import FlushPolicy
@@ -414,13 +414,16 @@ async def test_log_that_is_deleted_before_its_flush_is_due_keeps_no_timer_alive(
 
 
 @in_loop
-async def test_on_turn_tells_once_for_each_log_before_the_waiters_hear() -> None:
+async def test_the_end_of_a_turn_is_told_once_for_each_log_before_the_waiters_hear() -> None:
     calls: list[tuple[str, int]] = []
 
-    def on_turn(logs: list[PartitionLog]) -> None:
+    def on_turn(logs: Sequence[PartitionLog], sent: Callable[[], None] | None) -> None:
+        if sent is not None:
+            sent()
+            return
         calls.extend((str(log.topic_partition), log.durable_end) for log in logs)
 
-    async with writing(on_turn=on_turn) as (_, writer, log):
+    async with writing(on_advanced=on_turn) as (_, writer, log):
         calls.clear()
         futures = [writer.append(log, batch(str(i)), leader_epoch=0) for i in range(3)]
         futures[0].add_done_callback(lambda done: calls.append(("waiter", done.result().next_offset)))
@@ -460,11 +463,13 @@ async def test_large_queue_is_cut_into_turns_in_order() -> None:
         assert values_of(log) == [str(i) for i in range(9)]
 
 
-def calls() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
+def calls() -> tuple[list[tuple[str, int, int, int]], OnAdvanced]:
     """A write listener, and its log: (thread, end, flushed end, readable bytes) of the first log."""
     diary: list[tuple[str, int, int, int]] = []
 
-    def listen(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+    def listen(logs: Sequence[PartitionLog], sent: Callable[[], None] | None) -> None:
+        if sent is None:
+            return
         (log,) = logs
         result = log.read(log.flushed_end, 1 << 20)
         assert result is not None
@@ -479,7 +484,7 @@ def calls() -> tuple[list[tuple[str, int, int, int]], OnWritten]:
 @in_loop
 async def test_what_is_written_can_be_sent_to_followers_before_it_is_flushed() -> None:
     diary, listen = calls()
-    async with writing(on_written=listen, inline_sync_ms_max=1e9) as (_, writer, log):
+    async with writing(on_advanced=listen, inline_sync_ms_max=1e9) as (_, writer, log):
         await writer.append(log, batch("a"), leader_epoch=0)
         assert [(end, flushed) for _, end, flushed, size in diary if size] == [(1, 0)]
         assert diary[0][0] == threading.current_thread().name
@@ -490,16 +495,17 @@ async def test_what_is_written_can_be_sent_to_followers_before_it_is_flushed() -
 @in_loop
 async def test_a_turn_on_the_thread_tells_the_loop_while_its_flush_is_under_way() -> None:
     diary, listen = calls()
-    async with writing(on_written=listen, inline_bytes_max=0) as (fs, writer, log):
+    async with writing(on_advanced=listen, inline_bytes_max=0) as (fs, writer, log):
         notified = asyncio.get_running_loop().create_future()
         notified_in_thread = threading.Event()
 
-        def hear(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+        def hear(logs: Sequence[PartitionLog], sent: Callable[[], None] | None) -> None:
             listen(logs, sent)
-            notified_in_thread.set()
-            notified.set_result(None)
+            if sent is not None:
+                notified_in_thread.set()
+                notified.set_result(None)
 
-        writer._on_written = hear
+        writer._on_advanced = hear
 
         def hold(entry: TraceEntry) -> None:
             if entry.operation == "sync" and entry.path.endswith(".log"):
@@ -516,11 +522,12 @@ async def test_a_turn_on_the_thread_tells_the_loop_while_its_flush_is_under_way(
 async def test_nobody_is_notified_of_a_turn_that_wrote_nothing_or_of_one_that_failed() -> None:
     notified: list[PartitionLog] = []
 
-    def hear(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-        notified.extend(logs)
-        sent()
+    def hear(logs: Sequence[PartitionLog], sent: Callable[[], None] | None) -> None:
+        if sent is not None:
+            notified.extend(logs)
+            sent()
 
-    async with writing(on_written=hear) as (fs, writer, log):
+    async with writing(on_advanced=hear) as (fs, writer, log):
         await writer.flush(log)
         fs.fail("write", errno.ENOSPC, path_ends=".log")
         with pytest.raises(DiskFullError):
@@ -539,17 +546,17 @@ async def test_a_turn_in_the_loop_flushes_when_what_it_wrote_is_on_its_way_to_th
     diary: list[str] = []
     loop = asyncio.get_running_loop()
 
-    def send(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+    def send(logs: Sequence[PartitionLog], sent: Callable[[], None] | None) -> None:
         def sending(passes: int) -> None:
             if passes:
                 loop.call_soon(sending, passes - 1)
-            else:
+            elif sent is not None:
                 diary.append("sent")
                 sent()
 
         sending(20)
 
-    async with writing(on_written=send, inline_sync_ms_max=1e9) as (fs, writer, log):
+    async with writing(on_advanced=send, inline_sync_ms_max=1e9) as (fs, writer, log):
         fs.on_operation = lambda entry: diary.append(entry.operation) if entry.path.endswith(".log") else None
         await writer.append(log, batch("a"), leader_epoch=0)
         fs.on_operation = None
@@ -562,12 +569,14 @@ async def test_what_comes_while_a_turn_waits_for_its_flush_goes_into_the_next_an
 
     async with writing(inline_sync_ms_max=1e9) as (_, writer, log):
 
-        def send(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
+        def send(logs: Sequence[PartitionLog], sent: Callable[[], None] | None) -> None:
+            if sent is None:
+                return
             if not later:
                 later.append(writer.append(log, batch("b"), leader_epoch=0))
             asyncio.get_running_loop().call_later(0.001, sent)
 
-        writer._on_written = send
+        writer._on_advanced = send
         first = writer.append(log, batch("a"), leader_epoch=0)
         await asyncio.sleep(0)
         assert log.log_end_offset == 1  # written
@@ -580,7 +589,7 @@ async def test_what_comes_while_a_turn_waits_for_its_flush_goes_into_the_next_an
 @in_loop
 async def test_a_flush_that_fails_after_it_waited_is_final_like_any_other() -> None:
     loop = asyncio.get_running_loop()
-    async with writing(on_written=lambda _, sent: loop.call_soon(sent), inline_sync_ms_max=1e9) as (
+    async with writing(on_advanced=lambda _, sent: loop.call_soon(sent or (lambda: None)), inline_sync_ms_max=1e9) as (
         fs,
         writer,
         log,
@@ -597,10 +606,11 @@ async def test_a_listener_that_fails_holds_up_no_flush() -> None:
     bugs: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context["exception"]))
 
-    def stumble(logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-        raise KeyError("a bug")
+    def stumble(logs: Sequence[PartitionLog], sent: Callable[[], None] | None) -> None:
+        if sent is not None:
+            raise KeyError("a bug")
 
-    async with writing(on_written=stumble, inline_sync_ms_max=1e9) as (_, writer, log):
+    async with writing(on_advanced=stumble, inline_sync_ms_max=1e9) as (_, writer, log):
         await writer.append(log, batch("a"), leader_epoch=0)
         assert log.flushed_end == 1
         assert [type(bug) for bug in bugs] == [KeyError]

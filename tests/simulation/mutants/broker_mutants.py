@@ -79,17 +79,17 @@ def _all_is_durable(self: PartitionLog) -> int:
     return self.log_end_offset
 
 
-_logs_written = PartitionTable.logs_written
+_logs_advanced = PartitionTable.logs_advanced
 
 
-def _followers_look_at_once(self: PartitionTable, logs: Any, sent: Any) -> None:
+def _followers_look_at_once(self: PartitionTable, logs: Any, sent: Any = None) -> None:
     """Lets followers report at once: usually they wait for the end of the writer's turn, when all data is fsynced. The
     wait for the end of the turn would hide that followers report too much."""
     for log in logs:
         followed = self.followed.get(log.topic_partition)
         if followed is not None and followed.log is log:
             followed.log_advanced()
-    _logs_written(self, logs, sent)
+    _logs_advanced(self, logs, sent)
 
 
 def _never_too_few(self: PartitionLeader) -> bool:
@@ -347,7 +347,7 @@ MUTANTS = (
         "FollowersCountTheirPageCache",
         "unflushed page cache: 10 bytes truncated on one node lose data cluster-wide",
         Patch(PartitionLog, "durable_end", property(_all_is_durable)),
-        Patch(PartitionTable, "logs_written", _followers_look_at_once),
+        Patch(PartitionTable, "logs_advanced", _followers_look_at_once),
     ),
     _mutant(
         "TellsTheLatestTooSoon",

@@ -85,10 +85,10 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called with the logs whose new bytes are written but not forced to the disk, and with a callback. The called function
-#: must call the callback once: when the new bytes are sent to the followers, or immediately if there is nothing to
-#: send.
-OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
+#: Called in the loop with the logs that advanced in a turn: during the turn with ``sent``, when bytes are written but
+#: not flushed, and after the turn without ``sent``. The called function calls ``sent`` once: when the new bytes are sent
+#: to the followers, or immediately if there is nothing to send.
+OnAdvanced = Callable[[Sequence[PartitionLog], Callable[[], None] | None], None]
 
 
 class TurnResult(NamedTuple):
@@ -142,13 +142,12 @@ class DirectoryWriter:
     """Group commit for one directory (see the module's docstring). Create the writer in its event loop; ``await
     close()`` before the directory is closed. The writer calls the following callbacks in the loop:
 
-    * ``on_turn`` is called after each turn, before the turn's requests complete, with the logs that advanced. It
-      advances high watermarks and wakes fetches, once for each log.
-    * ``on_written`` is called during a turn, when bytes are written (readable up to ``log_end_offset``) but not
-      flushed. ``on_written`` sends the bytes to followers, so that the disks of all replicas work at the same time. A
-      flush in the event loop would delay the sending, so a turn in the loop flushes only after ``on_written`` has
-      called its callback. A turn on the directory's thread does not wait for ``on_written``, so a log may be closed
-      before its bytes are sent.
+    * ``on_advanced`` is called with ``sent`` during a turn, when bytes are written (readable up to ``log_end_offset``)
+      but not flushed. It sends the bytes to followers, so that the disks of all replicas work at the same time. A flush
+      in the event loop would delay the sending, so a turn in the loop flushes only after ``sent`` was called. A turn on
+      the directory's thread does not wait, so a log may be closed before its bytes are sent. ``on_advanced`` is called
+      without ``sent`` after each turn, before the turn's requests complete. It advances high watermarks and wakes
+      fetches, once for each log.
     * ``on_failure`` is called once, when the directory has failed.
     * ``on_full`` is called with True when the directory begins to refuse appends for lack of space, and with False when
       an append succeeds again. ``on_short`` is called with True when a shortage of space begins, and with False when it
@@ -160,8 +159,7 @@ class DirectoryWriter:
         directory: LogDirectory,
         *,
         clock: Clock,
-        on_turn: Callable[[list[PartitionLog]], None] | None = None,
-        on_written: OnWritten | None = None,
+        on_advanced: OnAdvanced | None = None,
         on_failure: Callable[[StorageError], None] | None = None,
         space: SpaceGauge | None = None,
         on_full: Callable[[bool], None] | None = None,
@@ -175,8 +173,7 @@ class DirectoryWriter:
         self.failure: StorageError | None = None
         self.pending_bytes = 0  #: Number of bytes of appends that are queued or being written, for back-pressure.
         self._clock = clock
-        self._on_turn = on_turn
-        self._on_written = on_written
+        self._on_advanced = on_advanced
         self._on_failure = on_failure
         #: Free space of the log directory; None if it is unknown, so that only ENOSPC shows a full disk.
         self.space = space
@@ -331,7 +328,7 @@ class DirectoryWriter:
             self._end_turn(turn, begun)
         else:
             self._sending = turn, begun
-            self._tell_written(begun.written, self._flush_sent)
+            self._tell_advanced(begun.written, self._flush_sent)
 
     def _flush_sent(self) -> None:
         """Flush in the loop once the bytes are sent to followers, so that the leader's disk and the followers' disks
@@ -406,8 +403,7 @@ class DirectoryWriter:
         if result.logs:
             self._dirty.update(result.logs)
             self._schedule_flush()
-            if self._on_turn is not None:
-                self._call(self._on_turn, result.logs)
+            self._tell_advanced(result.logs, None)
         for done, outcome in result.outcomes:
             self._call(done, outcome)
         if self._idle is not None and not self._queue and not self._is_busy and not self._idle.done():
@@ -423,19 +419,19 @@ class DirectoryWriter:
             if self._on_full is not None:
                 self._call(self._on_full, space.is_full)
 
-    def _tell_written(self, logs: list[PartitionLog], go_on: Callable[[], None]) -> None:
-        if not logs or self._on_written is None or self.failure is not None:
-            go_on()
-            return
+    def _tell_advanced(self, logs: list[PartitionLog], sent: Callable[[], None] | None) -> None:
         try:
-            self._on_written(logs, go_on)
+            if logs and self._on_advanced is not None and (sent is None or self.failure is None):
+                self._on_advanced(logs, sent)
+                return
         except Exception as error:  # noqa: BLE001 - as in _call; and the turn ends all the same
             self._tell_bug(error)
-            go_on()
+        if sent is not None:
+            sent()
 
     def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
         with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no caller waits any more
-            self._loop.call_soon_threadsafe(self._tell_written, logs, _nothing)
+            self._loop.call_soon_threadsafe(self._tell_advanced, logs, _nothing)
 
     def _call(self, function: Callable[[Any], object], argument: object) -> None:
         try:
@@ -517,7 +513,7 @@ class DirectoryWriter:
                     done = [append.done for append in appends]
                     outcomes += zip(done, self._write(log, appends, several), strict=True)
                     touched[log] = None
-                    if self._on_written is not None and log.log_end_offset > log.flushed_end:
+                    if self._on_advanced is not None and log.log_end_offset > log.flushed_end:
                         written[log] = None
                 else:
                     if step.log is not None:
@@ -625,7 +621,7 @@ def _resolver(future: asyncio.Future[Any]) -> Done:
 
 
 def _nothing() -> None:
-    """Do nothing: the callback of ``on_written`` for a turn on the thread, which does not wait for the sending."""
+    """Do nothing: ``sent`` of a turn on the thread, which does not wait for the sending."""
 
 
 def _ignore(outcome: object) -> None:

@@ -141,25 +141,24 @@ class PartitionTable:
             "the metadata"
         )
 
-    def logs_advanced(self, logs: Iterable[PartitionLog]) -> None:
-        """Called when the directory writer has changed ``logs``."""
+    def logs_advanced(self, logs: Iterable[PartitionLog], sent: Callable[[], None] | None = None) -> None:
+        """Called when the directory writer has changed ``logs``. With ``sent``, the new records are not flushed yet,
+        but can already be pushed to followers. ``sent`` is called when the pushes are sent, or immediately if there are
+        no followers."""
+        is_followed = False
         for log in logs:
-            replica = self.led.get(log.topic_partition) or self.followed.get(log.topic_partition)
-            if replica is not None and replica.log is log:
-                replica.log_advanced()
-
-    def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-        """Called when the logs in ``logs`` have new, unflushed records, which can already be pushed to followers. Calls
-        ``sent`` when the pushes to followers are sent, or immediately if there are no followers."""
-        has_followers = False
-        for log in logs:
-            replica = self.led.get(log.topic_partition)
-            if replica is not None and replica.log is log:
-                replica.log_advanced()
-                has_followers = has_followers or replica.leader.is_followed
-        if has_followers:
+            led = self.led.get(log.topic_partition)
+            if led is not None:
+                if led.log is log:
+                    led.log_advanced()
+                    is_followed = is_followed or (sent is not None and led.leader.is_followed)
+            elif sent is None:  # a follower reports its progress once, when it is durable
+                followed = self.followed.get(log.topic_partition)
+                if followed is not None and followed.log is log:
+                    followed.log_advanced()
+        if is_followed and sent is not None:
             self._pushes.when_sent(sent)
-        else:
+        elif sent is not None:
             sent()
 
 

@@ -36,7 +36,7 @@ from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
 from headrace_core.log.progress import OpeningProgress
 from headrace_core.log.space import SHORTAGE_FIRST_MS, SpaceGauge
-from headrace_core.log.writer import DirectoryWriter, OnWritten
+from headrace_core.log.writer import DirectoryWriter, OnAdvanced
 from headrace_core.metadata import FoundEpochs
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.plurals import counted
@@ -114,9 +114,9 @@ class Signal(Generic[P]):
 
 
 class Storage:
-    """See the module. ``on_turn`` receives the logs that a directory writer has appended to or flushed. Before
-    ``on_turn``, ``on_written`` receives the logs that have unflushed bytes. ``assigned`` returns the directory that the
-    controllers recorded for a partition's replica. Other parts of the broker subscribe to the storage's signals."""
+    """See the module. ``on_advanced`` receives the logs that a directory writer has appended to or flushed, as
+    ``DirectoryWriter`` says. ``assigned`` returns the directory that the controllers recorded for a partition's
+    replica. Other parts of the broker subscribe to the storage's signals."""
 
     def __init__(
         self,
@@ -127,8 +127,7 @@ class Storage:
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         events: Emitter,
-        on_turn: Callable[[list[PartitionLog]], None],
-        on_written: OnWritten,
+        on_advanced: OnAdvanced,
         assigned: Assigned,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         shortage_first_ms: float = SHORTAGE_FIRST_MS,
@@ -152,8 +151,7 @@ class Storage:
         self._clock = clock
         self._rng = rng
         self._events = events
-        self._on_turn = on_turn
-        self._on_written = on_written
+        self._on_advanced = on_advanced
         self._reserve_bytes = reserve_bytes
         self._recovery_threads = recovery_threads
         self._schemas = schemas or SchemaRegistry(clock)
@@ -268,8 +266,7 @@ class Storage:
         held.writer = DirectoryWriter(
             directory,
             clock=self._clock,
-            on_turn=self._on_turn,
-            on_written=self._on_written,
+            on_advanced=self._on_advanced,
             on_failure=functools.partial(self._failed, held),
             space=held.space,
             on_full=functools.partial(self._full_or_not, held),
