@@ -297,6 +297,28 @@ def test_a_leader_that_removes_itself_leaves_no_gap_when_a_later_entry_is_still_
     assert [world[node_id].role for node_id in (2, 3, 4)].count(Role.LEADER) == 1
 
 
+def test_an_answer_to_a_heartbeat_may_commit_the_leaders_own_removal() -> None:
+    """Found by the simulator, seed 700292: the followers' connections broke after they had the removal."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world[1].remove_voter(key(1))
+    world.work(world.replicas[key(1)])
+    to_followers, world.network = world.network, []
+    for message in to_followers:
+        world.deliver(message)
+    world.network.clear()  # the acknowledgements are lost
+    for follower in (2, 3):
+        progress = world[1].progress_of(key(follower))
+        assert progress is not None
+        progress.matched(world[1].log.end_offset)
+        world[1].peer_lost(key(follower))
+    assert world[1].role is Role.LEADER
+    world.tick(1)
+    world.settle()
+    assert world[1].role is Role.FOLLOWER
+    assert [world[node_id].role for node_id in (2, 3)].count(Role.LEADER) == 1
+
+
 def test_a_transfer_to_somebody_who_lags_brings_it_up_to_date_first() -> None:
     """etcd: TimeoutNow to a follower without the whole log would only cost a term."""
     world = world_of(1, 2, 3)

@@ -749,11 +749,11 @@ class RaftNode:
             case HeartbeatResponse():
                 progress.touch(body.round, self._rounds.sent_at(body.round))
                 progress.room = body.room
-                self._advance_commit()  # after a broken connection, this answer makes ``match`` count again
                 progress.give_way()
                 if progress.match < self.log.end_offset:
                     self._send_entries(sender, progress, also_empty=True)
                 self._serve_reads()
+                self._advance_commit()  # after a broken connection, ``match`` counts again; may retire this leader
             case SnapshotResponse():
                 if progress.chunk_answered(body):
                     self._send_entries(sender, progress)
