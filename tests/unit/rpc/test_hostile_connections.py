@@ -389,7 +389,7 @@ def test_penalties_follow_one_another_and_end() -> None:
     assert penalties.add("peer-0", 1024 * MIB) == receiving.PENALTY_S_MAX
     now += 60.0
     assert penalties.add("peer-9", 2 * MIB) == 1.0
-    assert penalties._until_s.keys() == {"peer-9"}, "what is over is forgotten"
+    assert penalties.until_s.keys() == {"peer-9"}, "what is over is forgotten"
     now += 60.0
     assert [penalties.add(peer, 1) for peer in ("a", "b", "a")] == [4 / 2048, 8 / 2048, 12 / 2048]
     now += 10 / 2048

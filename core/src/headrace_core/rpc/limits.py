@@ -224,7 +224,8 @@ class RequestCheck:
         self._most = tuple(self._limits.items.values())
         self._plan = _plan_of(descriptor, "", {path: index for index, path in enumerate(self._paths)})
         self._fields = len(descriptor.fields) + UNKNOWN_FIELDS_MAX
-        self._smallest = min(self._most, default=_BULK)
+        #: A request of at most this size is within all limits, because each of its items has at least one byte.
+        self.unchecked_bytes = min(*self._most, NAME_BYTES_MAX, self._limits.bytes_max)
 
     def __call__(self, data: bytes) -> HeadraceError | None:
         """Return the error of a request with the bytes ``data``; None if no error is visible without parsing."""
@@ -234,7 +235,7 @@ class RequestCheck:
                 f"{self._method}: the request has {size} bytes, at most {limits.bytes_max} are accepted; "
                 "split the request"
             )
-        if size <= min(self._smallest, NAME_BYTES_MAX):  # each item of a request has at least one byte
+        if size <= self.unchecked_bytes:
             return None
         counts = [*([0] * len(self._most)), self._fields]  # the last number: other fields that may still come
         try:

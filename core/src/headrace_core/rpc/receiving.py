@@ -50,7 +50,7 @@ class Penalties:
         system."""
         self._clock = clock
         self._give_back = give_back
-        self._until_s: dict[str, float] = {}
+        self.until_s: dict[str, float] = {}  #: End of each connection's penalty; empty if there is no penalty.
         self._free_s = 0.0
 
     def add(self, peer: str, size: int) -> float:
@@ -79,7 +79,7 @@ class Penalties:
         return self._free_s - now
 
     def _pause(self, peer: str) -> None:
-        until_s, now = self._until_s, self._clock()  # connection -> end of its penalty, in the order of the ends
+        until_s, now = self.until_s, self._clock()  # in the order of the ends
         until_s.pop(peer, None)
         until_s[peer] = self._free_s
         # Remove penalties that are over. On a busy machine even the new penalty may be over: the process may wait
@@ -89,11 +89,11 @@ class Penalties:
 
     def left_s(self, peer: str) -> float:
         """Return for how many more seconds the connection ``peer`` is not read."""
-        return max(self._until_s.get(peer, 0.0) - self._clock(), 0.0)
+        return max(self.until_s.get(peer, 0.0) - self._clock(), 0.0)
 
     async def over(self, context: Any) -> None:
-        """Wait until requests of the call's connection may be read; normally returns at once."""
-        if self._until_s and (left_s := self.left_s(context.peer())) > 0:
+        """Wait until requests of the call's connection may be read."""
+        if (left_s := self.left_s(context.peer())) > 0:
             await asyncio.sleep(left_s)
 
 
@@ -118,14 +118,15 @@ def arrivals_of(
     kept = Penalties() if penalties is None else penalties
     parse = handler.request_deserializer
     package, _, method = path.rpartition("/headrace.v1.")
-    check: Callable[[bytes], HeadraceError | None] = lambda data: None  # noqa: E731
+    check: RequestCheck | None = None
+    unchecked_bytes = 0
     if package == "" and method != path:  # (services of libraries, such as health, have no limits in LIMITS)
         check = RequestCheck(method, parse.__self__.DESCRIPTOR)
+        unchecked_bytes = check.unchecked_bytes
 
     def arrive(data: bytes) -> Arrival:
         size = len(data)
-        error = check(data)
-        if error is not None:
+        if size > unchecked_bytes and check is not None and (error := check(data)) is not None:
             return Arrival(None, size, kept, error)
         try:
             return Arrival(parse(data), size, kept)

@@ -1,17 +1,18 @@
-"""The server's side of a stream: one task reads, one task writes, and the task that runs the handler only waits.
+"""The server's side of a stream: one task reads, callbacks write, and the task that runs the handler only waits.
 
 ``ServerStream`` is a bidirectional call. ``ServerPush`` is a call with a response stream, to which only the server
 writes.
 
-There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360). The two cases are the
-cancellation of a task that awaits a gRPC operation, and a write on a call that the client has already cancelled. The
-measured leaks are 0.12 KiB for each dropped stream that waited in ``read()``, and on average 75 KiB for each stream
-dropped during 1-MiB writes. gRPC cancels only the task that runs the handler. Because gRPC cancels the task that runs
-the handler, that task awaits a plain future and no gRPC operation. Separate tasks, which are never cancelled, read and
-write. The pending read ends together with the call. Before a large write, the writing task lets the event loop run
-once, so that a cancellation that has already arrived is seen.
+grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360): when a task that awaits a gRPC operation is
+cancelled (0.12 KiB for each dropped stream that waited in ``read()``), and when a message is written on a call that the
+client has already cancelled (75 KiB on average for each stream dropped during 1-MiB writes). gRPC cancels the task that
+runs the handler, so that task awaits a plain future and no gRPC operation. A separate task, which is never cancelled,
+reads; the pending read ends together with the call. Before a large write, the event loop runs once, so that a
+cancellation that has already arrived is seen.
 
-A callback handles requests, so that a request needs no task; ``send`` queues responses, which are written in order.
+A callback handles requests, so that a request needs no task. ``send`` passes a response to gRPC at once if gRPC has
+taken all earlier responses; else the response is queued. gRPC's ``write`` is a coroutine, and ``ServerStream`` resumes
+it without a task: to wake a task for each message would cost 8 to 10 µs.
 Back-pressure: ``pause`` and ``resume`` control reading, and ``queued_bytes`` is the size of the responses that are not
 written yet.
 """
@@ -19,9 +20,10 @@ written yet.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -86,13 +88,17 @@ class ServerStream(Generic[Request, Response]):
         "_failure",
         "_half_closed",
         "_handler",
+        "_has_looked",
+        "_is_writing",
         "_loop",
         "_out",
         "_over",
         "_packed",
         "_penalties",
         "_resumed",
-        "_wake",
+        "_variables",
+        "_writing",
+        "_writing_bytes",
         "closed",
         "queued_bytes",
         "request_bytes",
@@ -106,7 +112,11 @@ class ServerStream(Generic[Request, Response]):
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._out: deque[tuple[Response, int]] = deque()
-        self._wake: asyncio.Future[None] | None = None
+        self._is_writing = False  # whether ``_write`` runs, is scheduled, or waits for gRPC
+        self._writing: Coroutine[Any, Any, None] | None = None  # the write of the present message
+        self._writing_bytes = 0
+        self._has_looked = False  # whether the event loop ran before the next message, which is large
+        self._variables = contextvars.copy_context()  # those of the call, not those of a caller of ``send``
         self._resumed: asyncio.Future[None] | None = None
         self._half_closed = False
         self._ending = False
@@ -123,7 +133,12 @@ class ServerStream(Generic[Request, Response]):
             return
         self._out.append((response, size))
         self.queued_bytes += size
-        self._wake_writer()
+        if not self._is_writing:
+            if self._packed is None:
+                self._is_writing = True
+                self._write()
+            else:  # the responses of this pass of the event loop share a message
+                self._write_soon()
 
     def punish(self, size: int) -> None:
         """Delay the next request of the stream's connection, because a request of ``size`` bytes was refused."""
@@ -158,19 +173,18 @@ class ServerStream(Generic[Request, Response]):
         if not self._ending:
             self._ending, self._failure = True, error
             self.resume()
-            self._wake_writer()
+            self._write_soon()
 
     def check_idle(self) -> None:
         """Check whether a half-closed call is over; call the method when a request ended without a response."""
         if self._half_closed:
-            self._wake_writer()
+            self._write_soon()
 
     async def run(self, handler: StreamHandler[Request]) -> None:
         """Serve until the client has closed its side and has all responses, or until it disconnects; raises the error
         given to ``finish``."""
         self._handler = handler
         reader = self._loop.create_task(self._read())
-        writer = self._loop.create_task(self._write())
         forget = end_with_session(self.finish)
         try:
             await self._over
@@ -179,16 +193,15 @@ class ServerStream(Generic[Request, Response]):
             self.closed = True
             self._out.clear()
             self.resume()
-            self._wake_writer()
             handler.on_closed()
             # Break the reference cycle: the handler keeps the stream, and without a cycle both are freed at once.
             self._handler = StreamHandler()
-            # Delete the local names of the two tasks, which would keep the tasks in memory after their end.
-            del reader, writer
+            del reader  # delete the local name, which would keep the task in memory after its end
 
-    def _wake_writer(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def _write_soon(self) -> None:
+        if not self._is_writing:
+            self._is_writing = True
+            self._loop.call_soon(self._write, context=self._variables)
 
     def _end(self) -> None:
         if not self._over.done():
@@ -221,7 +234,7 @@ class ServerStream(Generic[Request, Response]):
                 del request
                 if self._resumed is not None:
                     await self._resumed
-                if self._penalties is not None:
+                if self._penalties is not None and self._penalties.until_s:
                     await self._penalties.over(self._context)
         except grpc.aio.BaseError:  # the call has ended during the read
             pass
@@ -230,7 +243,7 @@ class ServerStream(Generic[Request, Response]):
         except Exception as error:  # noqa: BLE001  (handed to the call's own task, which reports it)
             self.finish(error)
         self._half_closed = True
-        self._wake_writer()
+        self._write_soon()
 
     def _pack(self, packed: Callable[..., Any]) -> tuple[Any, int]:
         """The next message, which contains several queued responses, and the sum of their sizes as given to
@@ -244,33 +257,47 @@ class ServerStream(Generic[Request, Response]):
             wire_bytes += response.ByteSize()  # type: ignore[attr-defined]
         return packed(responses=responses), queued_bytes
 
-    async def _write(self) -> None:
-        write, out, handler = self._context.write, self._out, self._handler
+    def _write(self, _: object = None) -> None:
+        """Pass the queued responses to gRPC, one after the other, until gRPC takes no further one now. Ends the call
+        after the last response."""
+        out, handler = self._out, self._handler
         try:
-            while not self.closed:
-                if not out:
-                    if self._ending or (self._half_closed and handler.is_idle()):
-                        break
-                    self._wake = self._loop.create_future()
-                    await self._wake
-                    self._wake = None
-                    continue
-                response, size = out.popleft() if self._packed is None else self._pack(self._packed)
-                if size >= LARGE_WRITE_BYTES:
-                    await asyncio.sleep(0)
-                    if self.closed:
+            while not (self.closed and self._writing is None):
+                if self._writing is None:
+                    if not out:
+                        self._is_writing = False
+                        if self._ending or (self._half_closed and handler.is_idle()):
+                            self._end()
                         return
-                handler.on_sending()
-                await write(response)
-                del response
-                self.queued_bytes -= size
-                handler.on_written()
-        except grpc.aio.BaseError:  # the client has disconnected; gRPC cancels the call's own task
-            return
+                    if out[0][1] >= LARGE_WRITE_BYTES and not self._has_looked:
+                        self._has_looked = True
+                        self._loop.call_soon(self._write, context=self._variables)
+                        return
+                    self._has_looked = False
+                    response, self._writing_bytes = out.popleft() if self._packed is None else self._pack(self._packed)
+                    handler.on_sending()
+                    self._writing = self._context.write(response)  # type: ignore[assignment]
+                    del response
+                assert self._writing is not None
+                try:
+                    waits_for = self._writing.send(None)
+                except StopIteration:
+                    self._writing = None
+                    self.queued_bytes -= self._writing_bytes
+                    if not self.closed:
+                        handler.on_written()
+                    continue
+                if waits_for is None:
+                    self._loop.call_soon(self._write, context=self._variables)
+                else:
+                    waits_for.add_done_callback(self._write, context=self._variables)
+                return
+        except (grpc.aio.BaseError, asyncio.CancelledError):
+            self._writing = None  # the client has disconnected; gRPC cancels the call's own task
         except Exception as error:  # noqa: BLE001  (handed to the call's own task, which reports it)
-            self._failure = error
-        if not self.closed:
-            self._end()
+            self._writing, self._failure = None, error
+            if not self.closed:
+                self._end()
 
 
 class PushHandler(Generic[Response]):
