@@ -285,7 +285,7 @@ class GroupChecks:
             known = self._acknowledged.get(where)
             if known is not None and known[1] == part.topic_id and self._last.get(where, (0, b""))[1] == known[1]:
                 before = [offset for at_ms, offset in self._acknowledged_ms[where] if at_ms <= long_since_ms]
-                found[part] = Floor(known[0], known[1], self._resets[where], max(before, default=0))
+                found[part] = Floor(known[0], known[1], self._resets[where], max(before, default=-1))
         return found
 
     def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:

@@ -224,9 +224,7 @@ class GroupWorld(CoordinatorsSide):
         if self.scheduler.now_ms < self.no_quorum_until_ms:
             self.scheduler.after(25.0, self._upkeep)
             return
-        self.core.sessions.forget()  # (this part of the simulator has no sessions of brokers)
-        for broker in self.core.speculative.brokers.values():
-            self.core.sessions.begin(broker.broker_id, broker.broker_epoch, self.scheduler.now_ms)
+        self._broker_beats()
         super()._upkeep()
 
     # -- the run -----------------------------------------------------------------------------------------------------
@@ -261,10 +259,24 @@ class GroupWorld(CoordinatorsSide):
         faults.mend()
         self._prove()
 
+    def _broker_beats(self) -> None:
+        """The only broker of this part of the simulator never fails."""
+        for broker in self.image.brokers.values():
+            self.decide(
+                Heartbeat(
+                    broker_id=broker.broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    metadata_offset=self.image.next_offset,
+                    want_fence=False,
+                    want_shutdown=False,
+                    stream=1,
+                )
+            )
+
     def _make_cluster(self) -> None:
         self.decide(Bootstrap(CLUSTER))
         directory = self.rng.randbytes(16)
-        broker = self.decide(
+        self.decide(
             RegisterBroker(
                 cluster_id=CLUSTER,
                 incarnation_id=self.rng.randbytes(16),
@@ -273,16 +285,7 @@ class GroupWorld(CoordinatorsSide):
                 default_log_flush="commit",
             )
         )
-        self.decide(
-            Heartbeat(
-                broker_id=broker.broker_id,
-                broker_epoch=broker.broker_epoch,
-                metadata_offset=self.image.next_offset,
-                want_fence=False,
-                want_shutdown=False,
-                stream=1,
-            )
-        )
+        self._broker_beats()
         own = CreateTopics((NewTopic(name=OFFSETS_TOPIC),), internal=True)
         topics = tuple(
             NewTopic(name=name, partitions=count, replication_factor=1)
