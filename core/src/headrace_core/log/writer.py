@@ -85,8 +85,8 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called in the loop with the logs that advanced in a turn: during the turn with ``sent``, when bytes are written but
-#: not flushed, and after the turn without ``sent``. The called function calls ``sent`` once: when the new bytes are sent
+#: Called in the loop with the logs that advanced in a turn: with ``sent`` during the turn, when bytes are written but not
+#: flushed, and without ``sent`` after the turn. The called function calls ``sent`` once: when the new bytes are sent
 #: to the followers, or immediately if there is nothing to send.
 OnAdvanced = Callable[[Sequence[PartitionLog], Callable[[], None] | None], None]
 

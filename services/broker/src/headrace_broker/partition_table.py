@@ -9,7 +9,7 @@ other part of the broker.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from headrace_core.errors import (
     CorruptLogError,
