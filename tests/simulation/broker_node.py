@@ -93,7 +93,8 @@ class BrokerHost:
         self.is_losing_power: Loss | None = None
         #: A byte of this disk was flipped, so a damaged log is no fault of the product.
         self.is_rotten = False
-        #: The life that began with a copy of its disk in the present broker epoch: only followers recognize it.
+        #: The first life with a copy of its disk in the present broker epoch: only followers recognize it, even in a
+        #: later life.
         self.copied_life = -1
         self.fs = CrashingFileSystem(keep_trace=False)
         self.new_disk()
@@ -124,7 +125,7 @@ class BrokerHost:
 
     @property
     def is_copy(self) -> bool:
-        return self.life == self.copied_life
+        return 0 <= self.copied_life <= self.life
 
     def loop_delay_ms(self) -> float:
         low, high = self.world.plan.loop_ms

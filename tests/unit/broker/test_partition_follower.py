@@ -473,9 +473,21 @@ def test_a_follower_does_not_empty_its_log_for_a_leader_whose_log_ends_below() -
     assert isinstance(cautious(high_watermark=81).joined(uncommitted, EPOCHS), LeaderLacks)
 
 
-def test_an_empty_log_has_nothing_to_keep() -> None:
-    it = cautious(start=100, end=100, last_epoch=-1, high_watermark=100)
-    assert it.joined(Joined(7, out_of_range=True, log_start=0, log_end=50), end_of(100)) == Restart(0)
+@pytest.mark.parametrize(
+    ("clean_since", "refuses"), [(0, True), (4, True), (5, False), (None, False)], ids=["never", "before", "after", "?"]
+)
+def test_deleted_records_were_committed_too(clean_since: int | None, refuses: bool) -> None:
+    """Found by the simulator, seed 600413: the leader's log ended below this log's start."""
+    it = cautious(start=80, clean_since=clean_since)
+    outcome = it.joined(Joined(7, out_of_range=True, log_start=0, log_end=50), end_of(100, (4, 80)))
+    assert isinstance(outcome, LeaderLacks) if refuses else outcome == Restart(0)
+
+
+@pytest.mark.parametrize("clean_since", [0, 1, None])
+def test_an_empty_log_tells_of_deleted_records_if_no_election_was_unclean(clean_since: int | None) -> None:
+    it = cautious(start=100, end=100, last_epoch=-1, high_watermark=100, clean_since=clean_since)
+    outcome = it.joined(Joined(7, out_of_range=True, log_start=0, log_end=50), end_of(100))
+    assert isinstance(outcome, LeaderLacks) if clean_since == 0 else outcome == Restart(0)
 
 
 def test_a_compacted_leader_may_not_know_an_epoch_whose_records_are_gone() -> None:

@@ -289,11 +289,14 @@ class PartitionFollower:
         return cut < high_watermark and (answer.diverging.end_offset < high_watermark or not self.compacts)
 
     def _has_records_since(self, epoch: int, end_of: EndOf) -> bool:
-        """Whether the last record below the high watermark has ``epoch`` or a later one."""
+        """Whether the last record below the high watermark has ``epoch`` or a later one. If that record was deleted,
+        the next one tells: its leader had every record before it."""
+        if epoch == 0:
+            return self.high_watermark > 0
         if epoch > self.last_epoch:
             return False
-        start = end_of(epoch - 1)[1] if epoch > 0 else self.log_start
-        return self.high_watermark > max(start, self.log_start)
+        start = end_of(epoch - 1)[1]
+        return self.high_watermark > start or start <= self.log_start < self.log_end
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
         """Note that the log was truncated, or emptied and restarted, and that this is durable. The log now ends at
