@@ -65,6 +65,7 @@ class Entry:
     offset: int
     at_ms: int
     topic_id: bytes
+    order: int = 0  #: The number of the request that added the offset to a transaction.
 
 
 class History:
@@ -85,6 +86,7 @@ class History:
             producer_id: {} for producer_id in PRODUCERS
         }
         self.epochs = dict.fromkeys(PRODUCERS, 0)
+        self.sends = 0
         self.state = self._loaded()
 
     def _loaded(self) -> ShardStateMachine:
@@ -102,7 +104,7 @@ class History:
                 (self.commit, self.wait, self.send, self.end),
                 (self.delete, self.delete_group, self.topic, self.member, self.crash, self.late_marker),
             )
-            self.rng.choice((*often, *often, *seldom))()
+            self.rng.choice((*often, *often, *seldom, self.race, self.visit))()
             self.check()
 
     def _ask(self, request: object) -> Decision | None:
@@ -119,10 +121,11 @@ class History:
     def _partition(self) -> TopicPartition:
         return TopicPartition(self.rng.choice(TOPICS), self.rng.randrange(2))
 
-    def commit(self) -> None:
-        group_id, partition, offset = self.rng.choice(GROUPS), self._partition(), self.rng.randrange(1_000)
+    def commit(self, group_id: str = "", epoch: int = 0) -> None:
+        group_id, partition = group_id or self.rng.choice(GROUPS), self._partition()
+        offset = self.rng.randrange(1_000)
         members = self.groups.groups[group_id].members if group_id in self.groups.groups else {}
-        epoch = self.rng.choice((-1, 1, 2))
+        epoch = epoch or self.rng.choice((-1, 1, 2))
         member_id = "m" if epoch >= 0 else ""
         decision = self._ask(CommitOffsets(group_id, (OffsetToCommit(*partition, offset),), member_id, epoch))
         assert (decision is not None) == (members.get("m") == epoch if members or epoch >= 0 else True)
@@ -132,10 +135,27 @@ class History:
             for offsets in self.pending.values():
                 offsets.pop((group_id, partition), None)
 
-    def send(self, *, may_crash: bool = True) -> None:
+    def race(self) -> None:
+        """Let both producers add an offset of the same partition; then one transaction ends before the other."""
+        group_id, partition = self.rng.choice(GROUPS), self._partition()
+        for producer_id in self.rng.sample(PRODUCERS, 2):
+            self.send(producer_id, group_id, partition, may_crash=False)
+        for producer_id in self.rng.sample(PRODUCERS, self.rng.randrange(3)):
+            self._end(producer_id, commit=self.rng.random() < 0.7)
+            self.check()
+
+    def send(
+        self,
+        producer_id: int = 0,
+        group_id: str = "",
+        partition: TopicPartition | None = None,
+        *,
+        may_crash: bool = True,
+    ) -> None:
         """Let a producer add an offset to its transaction."""
-        group_id, partition, offset = self.rng.choice(GROUPS), self._partition(), self.rng.randrange(1_000)
-        producer_id = self.rng.choice(PRODUCERS)
+        producer_id = producer_id or self.rng.choice(PRODUCERS)
+        group_id, partition = group_id or self.rng.choice(GROUPS), partition or self._partition()
+        offset = self.rng.randrange(1_000)
         epoch = self.rng.choice((-1, 1, 2))
         commit = CommitOffsets(group_id, (OffsetToCommit(*partition, offset),), "m" if epoch >= 0 else "", epoch)
         request = CommitTransactionOffsets(commit, "t", producer_id, self.epochs[producer_id])
@@ -156,7 +176,8 @@ class History:
         assert self._ask(request._replace(verification=decision.reply)) is not None
         if partition.topic in self.topics:
             topic_id = self.topics[partition.topic].topic_id
-            self.pending[producer_id][group_id, partition] = Entry(offset, self.now_ms, topic_id)
+            self.sends += 1
+            self.pending[producer_id][group_id, partition] = Entry(offset, self.now_ms, topic_id, self.sends)
 
     def end(self) -> None:
         self._end(self.rng.choice(PRODUCERS), commit=self.rng.random() < 0.6)
@@ -169,6 +190,9 @@ class History:
         ended, self.pending[producer_id] = self.pending[producer_id], {}
         for key, entry in ended.items() if commit else ():
             self.book[key] = Entry(entry.offset, self.now_ms, entry.topic_id)
+            for offsets in self.pending.values():  # an older offset of another transaction can take effect no more
+                if key in offsets and offsets[key].order < entry.order:
+                    del offsets[key]
 
     def late_marker(self) -> None:
         """Send a marker of an earlier transaction, which must change nothing."""
@@ -221,7 +245,20 @@ class History:
             self.now_ms += self.rng.choice((-10 * DAY_MS, -CHECK_MS, 3 * CHECK_MS, 10 * DAY_MS))
             self._tick()
             return
-        for _ in range(self.rng.choice((1, 3, 150))):
+        self._tick_on(self.rng.choice((1, 3, 150)))
+
+    def visit(self) -> None:
+        """A member commits, and leaves after longer than the retention time: only then do the days begin."""
+        group = self.groups.groups.setdefault(group_id := self.rng.choice(GROUPS), Group())
+        group.members, group.topics = {"m": 1}, set(self.rng.sample(TOPICS, self.rng.choice((1, 2))))
+        self.commit(group_id, 1)
+        self._tick_on(150)
+        group.members, group.topics, group.empty_since_ms = {}, set(), self.now_ms
+        self.check()
+        self._tick_on(3)
+
+    def _tick_on(self, ticks: int) -> None:
+        for _ in range(ticks):
             self.now_ms += CHECK_MS
             self._expect_expiry()
             self._tick()
@@ -336,6 +373,7 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "pending offsets expire": (PendingBook, "partitions", lambda self, group_id: set()),
     "a marker's tombstones are not written": (logic, "_end_records", _writes_commits_only),
     "an older offset of a transaction replaces a commit": (OffsetsLogic, "_pending", lambda self, *of: {}),
+    "the last marker decides": (OffsetsLogic, "_overtaken", lambda self, producer_id: {}),
     "removed pending offsets are not written": (logic, "_pending_records", lambda changes: ()),
 }
 
