@@ -140,6 +140,8 @@ class Histories:
         self.committed: dict[Key, set[int]] = {}
         self.checked: dict[Key, int] = {}  # the last leader epoch with activity in each partition
         self.unclean: dict[Key, set[int]] = {}  # the leader epochs of each partition's unclean elections
+        self.reverted: set[Key] = set()  # partitions without a leader whose only replica is an older copy
+        self.has_eligible_replicas = True  # False: the rules of cluster_invariants.py do not apply
         self.delayed: list[AlterPartition] = []
         self.records = 0
         self.disks = machines
@@ -190,6 +192,10 @@ class Histories:
 
     def _reached(self, machine: Machine) -> None:
         self.reached.add((machine.broker_id, machine.epoch))
+        self._serves()
+
+    def _serves(self) -> None:
+        """Note that some node, a broker or a coordinator, has reached the present leader."""
         if self.serves_since_ms is None:
             self.serves_since_ms = self.world.now_ms
 
@@ -206,7 +212,7 @@ class Histories:
         for after, delta in world.core.commit(len(world.log)):
             asked = isinstance(request, ElectLeaders) and request.type is ElectionType.UNCLEAN
             self._check_fencing(before, after, request)
-            problems = check_step(
+            problems = self.has_eligible_replicas and check_step(
                 before,
                 after,
                 delta,
@@ -274,10 +280,9 @@ class Histories:
         assert new is not None
         if old is None or new.leader in (old.leader, -1):
             return
-        # A partition's only replica leads, although it is an older copy. At level 1 it stays in the ISR.
-        is_copy = new.directory_of(new.leader) in after.brokers[new.leader].outdated_directories
-        is_alone = new.replicas == (new.leader,)
-        if new.leader not in (*old.isr, *old.elr) or (is_alone and is_copy):
+        # An older copy that is the only replica leads at once. At level 1 it stays in the ISR.
+        if new.leader not in (*old.isr, *old.elr) or key in self.reverted:
+            self.reverted.discard(key)
             self.unclean.setdefault(key, set()).add(new.leader_epoch)
             self._count("unclean election")
         else:
@@ -305,6 +310,7 @@ class Histories:
         if isinstance(reply, HeadraceError):
             return  # the controllers still count the former process as alive
         machine.broker_id, machine.epoch = reply.broker_id, reply.broker_epoch
+        self._note_older_copy(machine)
         machine.marker = -1
         machine.started = machine.epoch
         machine.is_up = True
@@ -312,6 +318,15 @@ class Histories:
         self._reached(machine)
         self._new_stream(machine)
         self._follow(machine)
+
+    def _note_older_copy(self, machine: Machine) -> None:
+        """Remember what an older copy alone has. By its election the broker may have registered once more, and the
+        partition may have got further replicas, which have no records yet."""
+        image = self.world.image
+        if machine.directory in image.brokers[machine.broker_id].outdated_directories:
+            for topic, number, partition in image.partitions_on(machine.broker_id):
+                if partition.replicas == (machine.broker_id,):
+                    self.reverted.add((topic.topic_id, number))
 
     def _save_or_restore(self, machine: Machine) -> None:
         """In some histories, copy the disk of a machine that is down, or replace it by an earlier copy. A copy in the

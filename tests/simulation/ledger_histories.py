@@ -69,6 +69,7 @@ class LedgerHistories(Histories):
     def _begin_at_level_1(self) -> None:
         """Let all nodes join again, with a metadata log that an old version has begun."""
         world = self.world
+        self.has_eligible_replicas = False  # the rules for ELRs hold from the first record on, or not at all
         world.log[:] = [ClusterRecord(CLUSTER, 1)]
         world.core.resign()
         world.core.committed = world.core.speculative = MetadataImage().apply(world.log, 1)
@@ -84,15 +85,7 @@ class LedgerHistories(Histories):
     def _accept(self, decision: Decision, request: Request | None) -> None:
         world = self.world
         before = world.image
-        if self._began_at_level == 2:
-            super()._accept(decision, request)
-        else:  # the rules of cluster_invariants.py are those of level 2, from the first record on
-            world.log += decision.records
-            world.core.accept(decision, len(world.log), epoch=1)
-            for after, delta in world.core.commit(len(world.log)):
-                for topic_id, numbers in delta.partitions.items():
-                    for number in numbers:
-                        self._note_election(before.partition(topic_id, number), after, (topic_id, number))
+        super()._accept(decision, request)
         problems = check_ledger_step(before, world.image, decision.records, copies_max=COPIES_MAX)
         if isinstance(decision.reply, ProducerIdBlock):
             problems += self.promises.gave_block(decision.reply.first, decision.reply.length)
@@ -141,7 +134,10 @@ class LedgerHistories(Histories):
 
     def _ask_about(self, what: str, request: Any) -> Any:
         reply = self.ask(request)
-        self._count(f"{what} refused" if isinstance(reply, HeadraceError) else what)
+        is_refused = isinstance(reply, HeadraceError)
+        self._count(f"{what} refused" if is_refused else what)
+        if isinstance(request, RegisterCoordinator | CoordinatorHeartbeat) and not is_refused:
+            self._serves()
         return reply
 
     def _unregister(self, broker_id: int) -> None:

@@ -13,9 +13,12 @@ from headrace_controller.cluster.requests import (
     ConfigOp,
     ElectionType,
     ElectLeaders,
+    FeatureUpdate,
     OpKind,
     RegisterBroker,
     Registered,
+    UpdateFeatures,
+    UpgradeType,
 )
 from headrace_core.metadata import (
     EMPTY_IMAGE,
@@ -43,10 +46,14 @@ Disk = dict[bytes, tuple[int, int]]
 
 
 class Machines:
-    """Three brokers whose directories are data, so that a test can copy and restore them."""
+    """Three brokers whose directories are data, so that a test can copy and restore them. ``level``: the
+    metadata.version, if an older release has begun the log."""
 
-    def __init__(self, *, directories: int = 1, **settings: Any) -> None:
+    def __init__(self, *, directories: int = 1, level: int | None = None, **settings: Any) -> None:
         self.world = MovesWorld(0, **settings)
+        if level is not None:
+            self.world.log[:] = [ClusterRecord(CLUSTER, level)]
+            self.world.core.committed = self.world.core.speculative = EMPTY_IMAGE.apply(self.world.log, 1)
         self.lives = 0
         self.up: dict[int, Registered] = {}
         self.disks: dict[int, Disk] = {
@@ -114,9 +121,9 @@ def three(*, minimum: int = 2, replicas: tuple[int, ...] = (1, 2, 3), **more: An
     return machines
 
 
-def all_stopped_with_a_copy_of_3(*, clean_copy: bool, minimum: int = 2) -> tuple[Machines, Disk]:
+def all_stopped_with_a_copy_of_3(*, clean_copy: bool, minimum: int = 2, **more: Any) -> tuple[Machines, Disk]:
     """Broker 3 was copied, ran again, and stopped last."""
-    machines = three(minimum=minimum)
+    machines = three(minimum=minimum, **more)
     if clean_copy:
         machines.stop(3)
     else:
@@ -203,6 +210,56 @@ def test_a_leader_that_was_reverted_within_its_session_leads_no_more() -> None:
     assert 1 not in elr
 
 
+# -- metadata.version 1: without eligible leader replicas, the last member of an ISR stays in it ----------------------
+
+
+def test_at_level_1_the_last_isr_member_is_elected_only_by_an_operator_if_it_is_an_older_copy() -> None:
+    machines, copy = all_stopped_with_a_copy_of_3(clean_copy=True, level=1)
+    assert machines.state == (-1, (3,), (), ())
+    machines.disks[3] = copy
+    broker = machines.register(3)
+    machines.disks[3] = dict.fromkeys(copy, (broker.broker_epoch, -1))
+    machines.kill(3)
+    machines.start(3)  # its epochs are those of its last registration now
+    machines.start(1)
+    assert machines.state == (-1, (), (), ())
+    machines.world.ask(UpdateFeatures((FeatureUpdate(METADATA_VERSION_FEATURE, 2, UpgradeType.UPGRADE),)))
+    machines.world.upkeep()
+    assert machines.state == (-1, (), (), ()), "with eligible replicas neither"
+    machines.world.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", 0),)))
+    assert machines.state[0] == 1
+
+
+def test_at_level_1_the_replica_that_was_in_sync_last_leads_if_it_is_no_copy() -> None:
+    machines, _ = all_stopped_with_a_copy_of_3(clean_copy=True, level=1)
+    machines.start(1)
+    assert machines.state == (-1, (3,), (), ())
+    machines.start(3)
+    assert machines.state == (3, (3,), (), ())
+
+
+@pytest.mark.parametrize("levels", [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_at_each_level_an_older_copy_that_is_the_only_replica_leads_and_its_followers_may_truncate(
+    levels: tuple[int, int], restarts: int
+) -> None:
+    machines = three(replicas=(3,), minimum=1, level=levels[0])
+    epoch = machines.world.partition("t").leader_epoch
+    copy = dict(machines.disks[3])
+    machines.stop(3)
+    machines.start(3)
+    machines.stop(3)
+    machines.disks[3] = copy
+    for _ in range(restarts):  # before it is unfenced
+        broker = machines.register(3)
+        machines.disks[3] = dict.fromkeys(copy, (broker.broker_epoch, -1))
+        machines.kill(3)
+    machines.world.ask(UpdateFeatures((FeatureUpdate(METADATA_VERSION_FEATURE, levels[1], UpgradeType.UPGRADE),)))
+    machines.start(3)
+    assert machines.state == (3, (3,), (), ())
+    assert machines.world.partition("t").clean_since > epoch, "records of the lost end are of earlier epochs"
+
+
 # -- what is no older copy --------------------------------------------------------------------------------------------
 
 
@@ -238,8 +295,9 @@ def test_a_start_that_wrote_its_epoch_and_never_served_does_not_hide_an_older_co
     assert machines.state == (-1, (), (2,), ())
 
 
-def test_the_changes_of_many_partitions_go_on_after_another_restart() -> None:
-    machines = Machines(metadata_max_records_per_request=2)
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_changes_of_many_partitions_go_on_after_another_restart(level: int) -> None:
+    machines = Machines(metadata_max_records_per_request=2, level=level)
     for name in ("t", "u", "v", "w", "x", "y"):
         machines.world.create(name, partitions=-1, assignments={0: (1, 2, 3)})
     copy = dict(machines.disks[3])
