@@ -25,8 +25,7 @@ from headrace.group.commits import Commits
 from headrace.group.membership import Membership
 from headrace.producer.core import ProducerCore
 from headrace.producer.identity import ProducerIdentity
-from headrace.producer.link import BrokerLink
-from headrace.producer.sender import Sender
+from headrace.producer.sender import BrokerLink, Sender
 from headrace.producer.transactional import Transactions
 from headrace_broker.partition.session import FetchSession
 from headrace_core.membership.metadata_watch import MetadataWatch

@@ -102,14 +102,14 @@ def test_loop_that_ended_while_a_poll_waited_harms_nobody(fake: Any) -> None:
 def test_ctrl_c_between_append_and_wake_stalls_nobody(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with producer(fake) as out:
         out.send("t", b"0").result(60)
-        io = out._core.engine.io
-        call = io.call
+        engine = out._core.engine
+        call = engine.call
 
         def interrupted(*arguments: Any) -> None:
-            monkeypatch.setattr(io, "call", call)
+            monkeypatch.setattr(engine, "call", call)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(io, "call", interrupted)
+        monkeypatch.setattr(engine, "call", interrupted)
         with pytest.raises(KeyboardInterrupt):
             out.send("t", b"1")
         assert out.send("t", b"2").result(60).offset == 2
@@ -177,9 +177,9 @@ def test_nothing_is_opened_by_what_is_reported_after_close(fake: Any) -> None:
         out.close(0.05)
     core.engine.io.run(asyncio.sleep(0))
     before = len(core.engine.connections._pool._by_address)
-    core.sender.orphan(queues)
+    core.sender.unroute(queues)
     core.engine.io.call(core.sender.wake)
-    core.engine.io.call(core.sender.adopt_orphans)
+    core.engine.io.call(core.sender.route_again)
     core.engine.io.run(asyncio.sleep(0.05))
     assert not core.sender.links
     assert len(core.engine.connections._pool._by_address) == before == 0

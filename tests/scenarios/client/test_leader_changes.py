@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from headrace import Consumer, Producer, TopicPartition
-from headrace.engine.connections import pause
 from headrace.errors import DeliveryTimeoutError, UnknownOutcomeError
 from headrace_core.records import encode_batch
+from headrace_core.rpc.stream import pause
 from tests.worlds.waiting import until
 
 NOT_LEADER, NOT_ENOUGH_REPLICAS = 6, 19
@@ -73,7 +73,7 @@ def test_records_for_a_leader_that_never_connects_go_to_the_next_one(fake_cluste
             sent = out.send("t", b"v")
             until(lambda: taken and 1 in out._core.sender.links)  # (the first connection may be for metadata)
             link = out._core.sender.links[1]
-            link.check_request_timeout(float("inf"))
+            link.check_silence(float("inf"))
             cluster.move("t", 0, 0)
             out._core.engine.io.call(out._core.engine.metadata.invalidate)
             assert sent.result(60).offset == 0
@@ -102,14 +102,14 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
             until(lambda: taken)
             if what == "consumer":
                 core = inp._core
-                until(lambda: any(link._stream is not None for link in core.reading.fetcher.links.values()))
+                until(lambda: any(link.duplex is not None for link in core.reading.fetcher.links.values()))
                 core.engine.io.call(
-                    lambda: [link._stream.cancel() for link in core.reading.fetcher.links.values()]
+                    lambda: [link.duplex.cancel() for link in core.reading.fetcher.links.values()]
                 )  # as its watchdog does
             else:
                 core = out._core
-                until(lambda: 1 in core.sender.links and core.sender.links[1]._stream is not None)
-                core.engine.io.call(lambda: core.sender.links[1]._stream.cancel())
+                until(lambda: 1 in core.sender.links and core.sender.links[1].duplex is not None)
+                core.engine.io.call(lambda: core.sender.links[1].duplex.cancel())
             core.engine.io.run(core.engine.metadata.refresh(["t"], deadline=float("inf")))
             cluster.servers[1] = cluster._serve(1)  # while the test still holds the port
             end()
@@ -231,8 +231,7 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
         pauses.append(seconds)
         await pause(600.0 if len(pauses) == 4 else seconds, news)
 
-    where = "headrace.producer.link" if what == "producer" else "headrace.consumer.fetch_session"
-    monkeypatch.setattr(f"{where}.pause", long_pause)
+    monkeypatch.setattr("headrace_core.rpc.stream.pause", long_pause)
     cluster = fake_cluster(2, restarts=True)
     cluster.watchable = True
     cluster.create("t", leader=1)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
 
-from headrace.producer.link import BrokerLink
+from headrace.producer.sender import BrokerLink
 from headrace_core.records import Compression
 from headrace_core.rpc.limits import PARTITIONS_MAX, REQUEST_RECORDS_BYTES
 
@@ -34,29 +32,20 @@ class Owner:
             take=lambda queue, partial: queue.sealed.popleft(), leave_if_empty=lambda queue: not queue.sealed
         )
 
-    def may_go(self, *_: Any) -> bool:
-        return True
-
-    def too_large(self, batch: Any) -> None:
-        """No batch is too large for its topic."""
-
 
 def sizes_of_requests(*batches: int) -> list[list[int]]:
     """The sizes of the batches in each request of a producer with max.request.size=32 MiB."""
     link = BrokerLink.__new__(BrokerLink)
     link.sender = Owner()  # type: ignore[assignment]
-    link.in_flight, link._correlation, link._throttled_until = {}, 0, 0.0
+    link.in_flight, link._throttled_until = {}, 0.0
     link.pending = dict.fromkeys(map(Queue, batches))
 
-    async def collect() -> list[list[int]]:
-        link._event, found = asyncio.Event(), []
-        while link.pending:
-            request = await link._collect()
-            assert request is not None
-            found.append([batch.size for batch in request.batches])
-        return found
-
-    return asyncio.run(collect())
+    found = []
+    while link.pending:
+        taken = link._take(now=1.0)
+        assert taken
+        found.append([batch.size for batch, _ in taken])
+    return found
 
 
 def test_batches_of_a_request_fit_into_what_a_broker_takes() -> None:

@@ -22,18 +22,19 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_rate_average_and_maximum_look_at_the_last_windows(now: list[float]) -> None:
-    samples = metrics.Samples(10.0, 2)
-    samples.record(50, 5)
+    found = metrics.Metrics({"metrics.sample.window.ms": 10_000, "metrics.num.samples": 2})
+    samples = found["x"]
+    found.record(now[0], ("x", 50, 5))
     now[0] += 5
-    samples.record(30)
+    found.record(now[0], ("x", 30, 1))
     assert samples.rate() == pytest.approx(80 / 5)
     assert samples.average() == pytest.approx(80 / 6)
     assert samples.maximum() == 50
     now[0] += 10
-    samples.record(10)
+    found.record(now[0], ("x", 10, 1))
     assert samples.rate() == pytest.approx(90 / 15)
     now[0] += 12
-    samples.record(1)
+    found.record(now[0], ("x", 1, 1))
     assert samples.maximum() == 10  # the first window is gone
     assert samples.total == 91
     now[0] += 100

@@ -20,7 +20,7 @@ class Producer:
         self.counts = PartitionCounts()
 
     def metrics(self) -> dict[str, float]:
-        self.counts.add("t", 3, "record-send-total", 1)
+        self.counts.of("t", 3)["record-send-total"] += 1
         return {
             "record-send-total": self.counts.values()[TopicPartition("t", 3)]["record-send-total"],
             "request-rate": 2.5,
@@ -112,7 +112,7 @@ def test_a_registry_has_several_clients_and_each_row_once() -> None:
 
 def test_counts_are_copies() -> None:
     counts = PartitionCounts()
-    counts.add("t", 0, "n", 2)
+    counts.of("t", 0)["n"] += 2
     found = counts.values()
-    counts.add("t", 0, "n", 1)
+    counts.of("t", 0)["n"] += 1
     assert found == {TopicPartition("t", 0): {"n": 2.0}}

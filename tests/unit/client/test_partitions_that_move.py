@@ -53,7 +53,7 @@ def sender(monkeypatch: pytest.MonkeyPatch) -> Sender:
 @pytest.fixture
 def queue() -> Any:
     class Queue:
-        topic, partition, sender = SimpleNamespace(name="orders"), 0, QueueNotes(None)
+        topic, partition, sender = SimpleNamespace(name="orders"), 0, QueueNotes(None, {})
 
     return Queue()
 
@@ -66,10 +66,10 @@ def test_the_new_leader_gets_nothing_before_the_former_one_has_answered(sender: 
     queue.sender.in_flight = 1
     sender.engine.metadata.leads(2)  # type: ignore[attr-defined]
     assert sender._route(queue) is None
-    sender.adopt_orphans()
+    sender.route_again()
     assert list(sender.links[2].pending) == []
     queue.sender.in_flight = 0
-    sender.adopt_orphans()
+    sender.route_again()
     assert list(sender.links[2].pending) == [queue]
     assert sender.links[2].nudged == 1  # type: ignore[attr-defined]
 
@@ -80,5 +80,5 @@ def test_a_partition_without_a_leader_asks_for_metadata_and_waits_for_it(sender:
     assert sender._route(queue) is None
     assert metadata.invalidated == 1
     metadata.leads(2)
-    sender.adopt_orphans()
+    sender.route_again()
     assert list(sender.links[2].pending) == [queue]

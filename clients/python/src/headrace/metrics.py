@@ -4,7 +4,7 @@ metrics are always on."""
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
 from headrace_core.types import TopicPartition
@@ -14,36 +14,18 @@ class Samples:
     """Sum, count and maximum of a metric over the last windows (``metrics.sample.window.ms`` x
     ``metrics.num.samples``)."""
 
-    __slots__ = ("_count", "_width_s", "_windows", "started_s", "total", "total_count")
+    __slots__ = ("_span_s", "started_s", "total", "windows")
 
-    def __init__(self, width_s: float, windows: int) -> None:
-        self._width_s = width_s
-        self._count = windows
-        self._windows: deque[list[float]] = deque()  # windows as [begin, sum, count, max]
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s  # of all windows
+        self.windows: deque[list[float]] = deque()  # windows as [begin, sum, count, max]
         self.started_s = time.monotonic()
         self.total = 0.0
-        self.total_count = 0
-
-    def record(self, value: float, count: int = 1) -> None:
-        """Add ``value``, the sum of the values of ``count`` events."""
-        now = time.monotonic()
-        windows = self._windows
-        if not windows or now - windows[-1][0] >= self._width_s:
-            windows.append([now, 0.0, 0, value])
-            if len(windows) > self._count:
-                windows.popleft()
-        last = windows[-1]
-        last[1] += value
-        last[2] += count
-        if value > last[3]:
-            last[3] = value
-        self.total += value
-        self.total_count += count
 
     def _recent(self) -> list[list[float]]:
-        oldest = time.monotonic() - self._width_s * self._count
+        oldest = time.monotonic() - self._span_s
         # Iterate over a copy, because another thread records values.
-        return [window for window in list(self._windows) if window[0] >= oldest]
+        return [window for window in list(self.windows) if window[0] >= oldest]
 
     def rate(self) -> float:
         """The sum per second over the last windows."""
@@ -72,12 +54,9 @@ class PartitionCounts:
     def __init__(self) -> None:
         self._counts: dict[TopicPartition, dict[str, float]] = {}
 
-    def add(self, topic: str, partition: int, name: str, count: float) -> None:
-        key = TopicPartition(topic, partition)
-        counts = self._counts.get(key)
-        if counts is None:
-            counts = self._counts[key] = {}
-        counts[name] = counts.get(name, 0.0) + count
+    def of(self, topic: str, partition: int) -> dict[str, float]:
+        """The counts of one partition, to add to."""
+        return self._counts.setdefault(TopicPartition(topic, partition), defaultdict(float))
 
     def values(self) -> dict[TopicPartition, dict[str, float]]:
         """A copy of all counts."""
@@ -85,7 +64,7 @@ class PartitionCounts:
 
 
 class Metrics(dict[str, Samples]):
-    """Samples by metric name; a name's samples are created at first use."""
+    """Samples by metric name; a name's samples are created at first use. ``record`` adds all values of a request."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -93,5 +72,21 @@ class Metrics(dict[str, Samples]):
         self._windows = config["metrics.num.samples"]
 
     def __missing__(self, name: str) -> Samples:
-        found = self[name] = Samples(self._width_s, self._windows)
+        found = self[name] = Samples(self._width_s * self._windows)
         return found
+
+    def record(self, now: float, *values: tuple[str, float, int]) -> None:
+        """Add the sum of the values of a number of events to each metric, at the time ``now`` (time.monotonic())."""
+        for name, value, count in values:
+            samples = self[name]
+            windows = samples.windows
+            if not windows or now - windows[-1][0] >= self._width_s:
+                windows.append([now, 0.0, 0, value])
+                if len(windows) > self._windows:
+                    windows.popleft()
+            last = windows[-1]
+            last[1] += value
+            last[2] += count
+            if value > last[3]:
+                last[3] = value
+            samples.total += value

@@ -10,25 +10,18 @@ No request is sent when the inbox plus the expected responses would exceed ``fet
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import time
 
-from headrace_core.errors import (
-    HeadraceError,
-    NetworkError,
-    OffsetOutOfRangeError,
-    RequestTimedOutError,
-    from_number,
-)
+from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, from_number
 from headrace_core.records import Buffer, without_aborted
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_core.rpc.stream import Stream
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
-from ..engine.connections import SILENT_S, pause
 from .inbox import Slice
 from .positions import note_epochs
 from .tracked import SessionOwner, Tracked
@@ -42,34 +35,26 @@ CATCHING_UP_BYTES = 65_536
 CATCHING_UP_REQUESTS = 4
 
 
-Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
-
-
-class FetchLink:
+class FetchLink(Stream[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]):
     """The fetch session of a consumer at one broker. ``rack``: the client's rack as sent to the broker; empty: the
     leader does not redirect to a follower in the same rack."""
 
+    logger = logger
+    what, overdue = "fetch stream", "no response to a fetch request within"
+
     def __init__(self, fetcher: SessionOwner, broker_id: int, address: str, rack: str) -> None:
+        engine, name = fetcher.engine, f"headrace-fetch-{broker_id}"
+        wait_s, timeout_s = fetcher.max_wait_ms / 1000, engine.request_timeout_s
+        super().__init__(address, name, engine.spawn, engine.backoff.delay_s, timeout_s, wait_s)
         self.fetcher = fetcher
         self.broker_id = broker_id
-        self.address = address
         self._rack = rack
         self.members: dict[TopicPartition, Tracked] = {}
         self._named: set[TopicPartition] = set()  # partitions that the broker's fetch session contains
         self._to_name: dict[TopicPartition, None] = {}
         self._to_forget: dict[TopicPartition, None] = {}
-        self._correlation = 0
-        self._in_flight: dict[int, float] = {}
         self._catching_up = False
         self._last_bytes = 0  # bytes of the last response that was not empty
-        self._failures = 0  # consecutive failures of the stream; they set the pause before the next stream
-        self._event = asyncio.Event()
-        self._news = asyncio.Event()
-        self._stream: Stream | None = None
-        self._task: asyncio.Task[None] | None = fetcher.engine.spawn(self._run(), f"headrace-fetch-{broker_id}")
-
-    def nudge(self) -> None:
-        self._event.set()
 
     def add(self, tracked: Tracked) -> None:
         tp = tracked.assigned.tp
@@ -77,13 +62,13 @@ class FetchLink:
         self.members[tp] = tracked
         self._to_name[tp] = None
         self._to_forget.pop(tp, None)
-        self._event.set()
+        self.nudge()
 
     def note_news(self, tracked: Tracked) -> None:
         """End the pause before the next stream if the metadata show a newer leader epoch of the partition."""
         if tracked.has_news:  # the leader is new, so failures of the earlier leader no longer count
-            tracked.has_news, self._failures = False, 0
-            self._news.set()
+            tracked.has_news = False
+            self.has_news()
 
     def remove(self, tracked: Tracked) -> None:
         tp = tracked.assigned.tp
@@ -92,93 +77,51 @@ class FetchLink:
             self._to_name.pop(tp, None)
             if tp in self._named:
                 self._to_forget[tp] = None
-            self._event.set()
+            self.nudge()
 
     def retire(self) -> None:
         """Stop the stream, because the broker's address has changed; the fetcher looks up the leaders of the stream's
         partitions again."""
-        if self._task is not None:
-            self._task.cancel()
-        self._everyone_home(None)
+        self.end()
+        self._look_up_leaders(None)
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        # Drop the task: the task's traceback would keep gRPC's objects alive (see engine.io_thread, fork)
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await super().close()
         self.members.clear()  # break the reference cycle: members refer to this fetch link
 
-    async def _run(self) -> None:
-        while True:
-            while not self.members:
-                self._event.clear()
-                await self._event.wait()
-            before = self._correlation
-            self._news.clear()
-            try:
-                await self._session()
-            except HeadraceError as error:
-                self._failures = 0 if self._correlation > before + 1 else self._failures + 1
-                logger.info("fetch stream to %s failed: %s", self.address, error)
-                self._everyone_home(error)
-            except Exception as error:  # a bug of the client or of the broker: continue to read
-                self._failures += 1
-                logger.exception("fetch stream to %s: unexpected error; reconnecting", self.address)
-                self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
-            await pause(self.fetcher.engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
-
-    def _everyone_home(self, error: HeadraceError | None) -> None:
+    def _look_up_leaders(self, error: HeadraceError | None) -> None:
         members, self.members = self.members, {}
         self._named.clear()
         self._to_name.clear()
         self._to_forget.clear()
-        self._in_flight.clear()
+        self.sent_at.clear()
         for tracked in members.values():
             self.fetcher.send_home(tracked, error)
 
-    async def _session(self) -> None:
-        """Run one fetch stream until it breaks; raises HeadraceError."""
-        stream = self._stream = self.fetcher.engine.connections.fetch_stream(self.address)
-        try:
-            await stream.run(self._read(stream), self._write(stream), self._watch(stream))
-        finally:
-            self._stream = None
+    # --- the stream --------------------------------------------------------------------------------------------------
 
-    async def _read(self, stream: Stream) -> None:
-        while True:
-            self._answered(await stream.read())
+    def open(self) -> Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]:
+        return self.fetcher.engine.connections.fetch_stream(self.address)
 
-    async def _write(self, stream: Stream) -> None:
-        await stream.connected()
-        while True:
-            self._event.clear()
-            if self._may_ask():
-                await stream.write(self._request())
-            else:
-                await self._event.wait()
+    def has_work(self) -> bool:
+        return bool(self.members)
 
-    async def _watch(self, stream: Stream) -> None:
-        """Break the stream when the broker is silent for longer than any response may take."""
-        fetcher = self.fetcher
-        limit = fetcher.max_wait_ms / 1000 + fetcher.engine.request_timeout_s
-        while True:
-            await asyncio.sleep(min(limit / 4, 1.0))
-            oldest = next(iter(self._in_flight.values()), None)
-            if oldest is not None and time.monotonic() - oldest > fetcher.max_wait_ms / 1000 + SILENT_S:
-                fetcher.engine.metadata.doubt()
-            if oldest is not None and time.monotonic() - oldest > limit:
-                stream.cancel(
-                    RequestTimedOutError(f"{self.address}: no response to a fetch request within {limit:g} s")
-                )
+    def is_silent(self) -> None:
+        self.fetcher.engine.metadata.doubt()
+
+    def lost(self, error: HeadraceError) -> None:
+        self._look_up_leaders(error)
+
+    async def next_request(self) -> fetch_pb2.FetchRequest | None:
+        return self._request() if self._may_ask() else None
 
     def _may_ask(self) -> bool:
         if self._to_name or self._to_forget:
             # Send changes of the partitions even during a long poll: the new request ends the long poll.
-            return len(self._in_flight) <= CATCHING_UP_REQUESTS
+            return len(self.sent_at) <= CATCHING_UP_REQUESTS
         if not self.members:
             return False
-        flying = len(self._in_flight)
+        flying = len(self.sent_at)
         if flying >= (CATCHING_UP_REQUESTS if self._catching_up else 1):
             return False
         fetcher = self.fetcher
@@ -193,10 +136,10 @@ class FetchLink:
 
     def _request(self) -> fetch_pb2.FetchRequest:
         fetcher = self.fetcher
-        self._correlation += 1
-        self._in_flight[self._correlation] = time.monotonic()
+        self.correlation += 1
+        self.sent_at[self.correlation] = time.monotonic()
         request = fetch_pb2.FetchRequest(
-            correlation_id=self._correlation,
+            correlation_id=self.correlation,
             max_wait_ms=fetcher.max_wait_ms,
             min_bytes=fetcher.min_bytes,
             max_bytes=fetcher.answer_bytes,
@@ -208,7 +151,7 @@ class FetchLink:
         forgetting = list(itertools.islice(self._to_forget, PARTITIONS_MAX))
         for tp in naming:
             tracked = self.members[tp]
-            tracked.valid_from = self._correlation
+            tracked.valid_from = self.correlation
             request.partitions.add(
                 topic=tp.topic,
                 partition=tp.partition,
@@ -223,14 +166,13 @@ class FetchLink:
             request.forgotten.add(topic=tp.topic, partition=tp.partition)
             self._named.discard(tp)
             del self._to_forget[tp]
-        fetcher.metrics["fetch"].record(1)
+        fetcher.metrics.record(time.monotonic(), ("fetch", 1, 1))
         return request
 
-    def _answered(self, response: fetch_pb2.FetchResponse) -> None:
-        sent_at = self._in_flight.pop(response.correlation_id, None)
-        if response.throttle_time_ms:  # over a quota: the broker answers the requests in flight later (KIP-219)
-            over_at = time.monotonic() + response.throttle_time_ms / 1000
-            self._in_flight = {each: max(at, over_at) for each, at in self._in_flight.items()}
+    def received(self, response: fetch_pb2.FetchResponse) -> None:
+        now, sent_at = time.monotonic(), self.sent_at.pop(response.correlation_id, None)
+        if response.throttle_time_ms:  # over a quota: the broker answers the requests in flight later
+            self.throttled_until(now + response.throttle_time_ms / 1000)
         fetcher, total = self.fetcher, 0
         for result in response.results:
             tp = TopicPartition(result.topic, result.partition)
@@ -266,14 +208,14 @@ class FetchLink:
                     self.remove(tracked)
                     tracked.link = None
         self._catching_up = total >= CATCHING_UP_BYTES
-        fetcher.metrics["fetch-throttle-time"].record(response.throttle_time_ms)
+        values: list[tuple[str, float, int]] = [("fetch-throttle-time", response.throttle_time_ms, 1)]
         if sent_at is not None:
-            fetcher.metrics["fetch-latency"].record(max(time.monotonic() - sent_at, 0.0) * 1000)
+            values.append(("fetch-latency", max(now - sent_at, 0.0) * 1000, 1))
         if total:
             self._last_bytes = total
-            fetcher.metrics["bytes-consumed"].record(total)
-            fetcher.metrics["fetch-size"].record(total)
-        self._event.set()
+            values += ("bytes-consumed", total, 1), ("fetch-size", total, 1)
+        fetcher.metrics.record(now, *values)
+        self.event.set()
 
     def _gone(self, tp: TopicPartition, tracked: Tracked) -> None:
         """Forget a partition that the broker has removed from the session."""

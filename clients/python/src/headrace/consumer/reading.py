@@ -688,8 +688,8 @@ class Reading:
         self.inbox.notify()
 
     def _count_consumed(self, assigned: Assigned, count: int) -> None:
-        self.metrics["records-consumed"].record(count)
-        self.partition_counts.add(assigned.tp.topic, assigned.tp.partition, "records-consumed-total", count)
+        self.metrics.record(time.monotonic(), ("records-consumed", count, 1))
+        self.partition_counts.of(*assigned.tp)["records-consumed-total"] += count
 
     def partition_values(self) -> dict[TopicPartition, dict[str, float]]:
         """The record counts of each partition that was read, and the lag of each assigned partition."""

@@ -75,7 +75,7 @@ class Engine:
         self.metadata = MetadataCache(config, self.connections)
         self._keepers: list[asyncio.Task[None]] = []
         self._on_failure = on_failure
-        self._failure = ""
+        self.has_failed = ""  # why the client no longer works: a background task has failed
 
     @property
     def is_used(self) -> bool:
@@ -92,6 +92,13 @@ class Engine:
             self._io = found
         return self._io
 
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Schedule ``function`` on the I/O thread; callable from any thread. ``call`` does nothing while the process
+        ends."""
+        loop = (self._io or self.io).loop
+        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError
+            loop.call_soon_threadsafe(function, *arguments)
+
     def start(self) -> None:
         """Start the client's background tasks, unless they run already."""
         if not self._keepers:
@@ -105,8 +112,8 @@ class Engine:
         return self.io.spawn(work, name, self._failed)
 
     def _failed(self, name: str, error: BaseException) -> None:
-        if not self._failure:
-            self._failure = (
+        if not self.has_failed:
+            self.has_failed = (
                 f"this client no longer works: its background task {name} failed with "
                 f"{type(error).__name__}: {error}. Close the client and open a new one; this is a bug, the log has its "
                 "traceback"
@@ -116,12 +123,12 @@ class Engine:
 
     def failure(self) -> HeadraceError | None:
         """The error of a client with a background task that has failed."""
-        return IllegalStateError(self._failure) if self._failure else None
+        return IllegalStateError(self.has_failed) if self.has_failed else None
 
     def check_alive(self) -> None:
         """Raise IllegalStateError if a background task of the client has failed. Callable from any thread."""
-        if (failure := self.failure()) is not None:
-            raise failure
+        if self.has_failed:
+            raise IllegalStateError(self.has_failed)
 
     async def close(self) -> None:
         keepers, self._keepers = self._keepers, []

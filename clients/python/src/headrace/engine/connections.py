@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -37,10 +36,6 @@ from headrace_protos.v1 import (
 )
 
 Answer = TypeVar("Answer")
-
-#: Seconds without a response from a broker after which the client asks another node whether the silent broker is still
-#: the leader.
-SILENT_S = 2.0
 
 #: Difference in seconds between time.time() and the machine's clock that only a test makes.
 CLOCK_OFF_S = 1.0
@@ -156,13 +151,6 @@ def check_clock() -> None:
             "gRPC needs the right time: let freezegun ignore three modules (freezegun.configure(extend_ignore_list=["
             "'headrace', 'headrace_core', 'grpc'])), or use the client outside of the frozen time"
         )
-
-
-async def pause(seconds: float, news: asyncio.Event) -> None:
-    """Wait before the next stream to the same broker is opened; the event ``news`` ends the wait early."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await news.wait()
 
 
 async def why_unreachable(address: str, error: HeadraceError, timeout_s: float, tls: TlsSource | None = None) -> str:

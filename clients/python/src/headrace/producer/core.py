@@ -295,7 +295,7 @@ class ProducerCore:
             begun = time.monotonic()
             if self.accumulator.add_space_waiter(event.set) and not event.wait(max(deadline - begun, 0)):
                 self._buffer_timeout()
-            self.metrics["bufferpool-wait-time"].record(time.monotonic() - begun)
+            self._waited_for_room(begun)
         else:
             time.sleep(0)  # another thread is in the middle of an append
 
@@ -312,7 +312,7 @@ class ProducerCore:
                         await event.wait()
                 except TimeoutError:
                     self._buffer_timeout()
-            self.metrics["bufferpool-wait-time"].record(time.monotonic() - begun)
+            self._waited_for_room(begun)
         else:
             await asyncio.sleep(0)
 
@@ -322,6 +322,10 @@ class ProducerCore:
         refuse_to_wait("send()")
         if not waiting.block(deadline):
             raise registry_error(topic, self.max_block_s)
+
+    def _waited_for_room(self, begun: float) -> None:
+        now = time.monotonic()
+        self.metrics.record(now, ("bufferpool-wait-time", now - begun, 1))
 
     def _buffer_timeout(self) -> None:
         raise BufferTimeoutError(
@@ -338,7 +342,7 @@ class ProducerCore:
             self.sender.flushing += 1
         batches = self.accumulator.seal_all()
         if batches:
-            self.engine.io.call(self.sender.wake)
+            self.engine.call(self.sender.wake)
         return batches
 
     def end_flush(self) -> None:
@@ -563,7 +567,7 @@ def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
     def wake() -> None:
         core = core_of()
         if core is not None:
-            core.engine.io.call(core.sender.wake)
+            core.engine.call(core.sender.wake)
 
     return wake
 
@@ -574,7 +578,7 @@ def _unread(metrics: Metrics, batch: SendBatch, count: int) -> None:
     error = batch.failure()
     if error is None or isinstance(error, TransactionAbortedError):
         return
-    metrics["record-error-unread"].record(count)
+    metrics.record(time.monotonic(), ("record-error-unread", count, 1))
     logger.warning(
         "%s-%d: %s not delivered, and the program has not read the outcome (await, result(), exception()): %s: %s",
         batch.queue.topic.name,

@@ -1,23 +1,27 @@
-"""The future of many records; the future of one record is in ``headrace.accumulator``."""
+"""The future of many records, and the outcome of a batch for those who wait for it; the future of one record is in
+``headrace.accumulator``."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError
 
-from ..accumulator import AsyncRecordFuture, RecordFuture
+from ..accumulator import AsyncRecordFuture, RecordFuture, SendBatch
 from ..callbacks import check_callback, run_callback
 from ..models import ManyMetadata, RecordRange
 
 if TYPE_CHECKING:
     from ..tracing import SendTrace
 
-__all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture"]
+logger = logging.getLogger("headrace")
+
+__all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture", "finish"]
 
 
 class ManyFuture:
@@ -120,3 +124,25 @@ class ManyFuture:
             for batch, first, count in self._runs
         )
         return ManyMetadata(self._topic, sum(run[2] for run in self._runs), ranges)
+
+
+def finish(batch: SendBatch, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:
+    """Set the outcome of a batch and notify its waiters: a callback is called, an asyncio future is completed on its
+    event loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[AsyncRecordFuture]] = {}
+    for waiter in batch.finish(base_offset, log_append_time_ms, error):
+        if isinstance(waiter, tuple):
+            future, callback = waiter
+            run_callback(callback, future)
+        else:
+            loops.setdefault(waiter.get_loop(), []).append(waiter)
+    for loop, waiters in loops.items():
+        try:
+            loop.call_soon_threadsafe(_run_all, waiters)
+        except RuntimeError:
+            logger.debug("the event loop of %d waiting sends is closed", len(waiters))
+
+
+def _run_all(waiters: Iterable[AsyncRecordFuture]) -> None:
+    for waiter in waiters:
+        waiter.run_callbacks()

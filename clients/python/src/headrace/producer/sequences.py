@@ -47,6 +47,37 @@ _SEQUENCES = 2**31
 _UNKNOWN_TO_BROKER = frozenset(("OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"))
 _FENCED = "INVALID_PRODUCER_EPOCH"
 
+#: Errors after which a batch may still be in the log, because the broker may have appended the batch before it returned
+#: the error.
+UNKNOWN_OUTCOMES = frozenset(
+    (
+        "REQUEST_TIMED_OUT",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "NOT_LEADER_OR_FOLLOWER",
+        "FENCED_LEADER_EPOCH",
+        "FENCED_BROKER",
+        "KAFKA_STORAGE_ERROR",
+        "SERVER_SHUTTING_DOWN",
+        "UNKNOWN_SERVER_ERROR",
+    )
+)
+
+#: Errors that say that the client's metadata are old, or may soon be.
+STALE_METADATA = frozenset(
+    (
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_OR_FOLLOWER",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_TOPIC_ID",
+        "INCONSISTENT_TOPIC_ID",
+        "KAFKA_STORAGE_ERROR",
+        "FENCED_BROKER",
+        "SERVER_SHUTTING_DOWN",
+        "NETWORK_EXCEPTION",
+    )
+)
+
 #: The error DUPLICATE_SEQUENCE_NUMBER means that the batch is certainly in the log.
 DUPLICATE = "DUPLICATE_SEQUENCE_NUMBER"
 
@@ -95,7 +126,7 @@ class PartitionSequences(Generic[B]):
         self._next = 0
         self._places = 0
         self._acked = 0  # the sequence number after the last number that is certainly in the log
-        self._is_broken = False
+        self.is_broken = False  # a given-up batch may have left a gap: see ``regroup``
         self._is_lost = False  # the broker lacks an earlier batch: only a new epoch helps
         self._flowing_until = float("-inf")
 
@@ -108,7 +139,7 @@ class PartitionSequences(Generic[B]):
             return False
         if batch in self._numbers:
             return True
-        return self.identity is not None and not self._is_broken and self._is_remembered()
+        return self.identity is not None and not self.is_broken and self._is_remembered()
 
     def number(self, batch: B, count: int) -> Stamp:
         """Assign a number to a batch of ``count`` records that is about to be sent, the same number for each
@@ -116,7 +147,7 @@ class PartitionSequences(Generic[B]):
         found = self._numbers.get(batch)
         if found is None:
             assert self.identity is not None, "nothing is numbered without a producer id"
-            assert not self._is_broken, "nothing new is numbered while a number may be missing"
+            assert not self.is_broken, "nothing new is numbered while a number may be missing"
             assert self._is_remembered(), "brokers remember no more batches than that"
             found = self._numbers[batch] = _Number(self.identity, self._places, self._next, count)
             self._next += count
@@ -156,7 +187,7 @@ class PartitionSequences(Generic[B]):
         elif code in _UNKNOWN_TO_BROKER:
             if self._has_older(batch):
                 return Verdict.RETRY  # an earlier batch failed and must be sent first
-            self._is_broken = self._is_lost = True
+            self.is_broken = self._is_lost = True
             if not number.maybe_written:
                 del self._numbers[batch]
                 return Verdict.RENUMBER
@@ -165,7 +196,7 @@ class PartitionSequences(Generic[B]):
         elif retriable:
             return Verdict.RETRY
         del self._numbers[batch]
-        self._is_broken = True
+        self.is_broken = True
         return Verdict.UNKNOWN if number.maybe_written else Verdict.FAIL
 
     def give_up(self, batch: B, *, in_flight: bool) -> bool:
@@ -174,7 +205,7 @@ class PartitionSequences(Generic[B]):
         number = self._numbers.get(batch)
         if number is None:
             return False
-        self._is_broken = number.given_up = True
+        self.is_broken = number.given_up = True
         if not in_flight:
             del self._numbers[batch]
         return in_flight or number.maybe_written
@@ -193,7 +224,7 @@ class PartitionSequences(Generic[B]):
         """Drop the numbers of given-up batches; call ``regroup`` when no batch is in flight. Returns the batches that
         must not be retried: they may have been written, and a retry would need a new number. ``regroup`` gives up the
         returned batches (UNKNOWN)."""
-        if not self._is_broken:
+        if not self.is_broken:
             return []
         hopeless: list[B] = []
         for batch, number in list(self._numbers.items()):
@@ -202,23 +233,23 @@ class PartitionSequences(Generic[B]):
                 if not number.given_up and number.maybe_written:
                     hopeless.append(batch)
         if not self._is_lost and not self._numbers and self._acked == self._next:
-            self._is_broken = False
+            self.is_broken = False
         return hopeless
 
     @property
     def needs_identity(self) -> bool:
         """Whether a new producer id or epoch is needed to continue. Ask after ``regroup``."""
-        return self.identity is None or (self._is_broken and not self._numbers)
+        return self.identity is None or (self.is_broken and not self._numbers)
 
     def renew(self, identity: Identity) -> None:
         """Restart the numbers from 0 with the new ``identity``."""
         assert identity != self.identity, "the old numbers are used up"
         assert not self._numbers, "what has a number keeps it"
-        if self._is_broken or identity.producer_id != self._retired_id:
+        if self.is_broken or identity.producer_id != self._retired_id:
             self._flowing_until = float("-inf")
         self.identity = identity
         self._next = self._acked = 0
-        self._is_broken = self._is_lost = False
+        self.is_broken = self._is_lost = False
 
     def retire(self) -> None:
         """Number no more batches until ``renew``: the transaction that used the identity has ended. The partition stays
