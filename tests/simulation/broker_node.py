@@ -11,9 +11,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.bulk_turns import BulkTurns
 from headrace_broker.controller_link import DirectoriesAssigned, IsrAnswer, IsrRequest, ReplicaKey
-from headrace_broker.deadlines import Deadlines
+from headrace_broker.flow import Flow
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.partition_table import PartitionTable
@@ -205,8 +204,7 @@ class _Context:
         self.partitions = broker.partitions
         self.pushes = broker.pushes
         self.events = broker.events
-        self.deadlines = Deadlines(self.clock, broker.loop)
-        self.turns = BulkTurns(broker.loop, broker.loop.time)
+        self.flow = Flow(self.clock, broker.loop, 1 << 30, broker.loop.time)
         self.limits = SimpleNamespace(request_timeout_ms=MARKER_TIMEOUT_MS)
         self.streams: set[Any] = set()
         self.metrics = SimpleNamespace(replication_bytes=SimpleNamespace(value=0))

@@ -12,10 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace_broker.budget import ByteBudget
-from headrace_broker.bulk_turns import BulkTurns
 from headrace_broker.context import BrokerContext, BrokerLimits, BrokerMetrics
-from headrace_broker.deadlines import Deadlines
+from headrace_broker.flow import Flow
 from headrace_broker.handlers.fetch import FetchStream
 from headrace_broker.handlers.produce import ProduceStream
 from headrace_broker.leader_replica import ProducerTransaction
@@ -219,14 +217,12 @@ class SoloBroker:
             identity=identity,
             clock=clock,
             limits=chosen,
-            budget=ByteBudget(chosen.in_flight_bytes_max),
-            deadlines=Deadlines(clock, loop),
+            flow=Flow(clock, loop, chosen.in_flight_bytes_max),
             metrics=BrokerMetrics(Metrics()),
             events=emitter,
             metadata=MetadataState(),
             partitions=self.partitions,
             pushes=pushes,
-            turns=BulkTurns(loop),
         )
 
     async def __aenter__(self) -> SoloBroker:
@@ -251,7 +247,7 @@ class SoloBroker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.context.deadlines.close()
+        self.context.flow.deadlines.close()
         await self.storage.close({}, broker_epoch=1)
 
     async def change(self, *records: MetadataRecord) -> None:

@@ -229,7 +229,7 @@ async def test_a_client_that_goes_away_ends_the_portions_and_leaves_no_memory_ta
 
         assert await _portions(broker, begin, lambda: not stream.paused) == [PORTION]
         assert stream.sent == []
-        await until_async(lambda: not broker.context.budget.used)
+        await until_async(lambda: not broker.context.flow.in_memory)
         assert handler.is_idle()
         assert broker.values("orders") == [b"x"] * PORTION
 

@@ -97,7 +97,7 @@ async def test_requests_that_wait_are_in_the_purgatory_and_the_parts_of_their_ti
         producer.on_closed()
 
         times = broker.context.metrics.client_times
-        total, local, remote = times.of("Produce"), times.local_of("Produce"), times.remote_of("Produce")
+        total, local, remote = times.of("Produce"), times.local_seconds["Produce"], times.remote_seconds["Produce"]
         assert total.count == local.count == remote.count == 1
         assert abs(total.total - local.total - remote.total) < 1e-6
         assert isinstance(total, Histogram)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from typing import Any
 
-from headrace_broker.bulk_turns import BULK_BYTES
+from headrace_broker.flow import BULK_BYTES
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from tests.worlds.solo_broker import FakeStream, SoloBroker, batch, fetch
 from tests.worlds.waiting import in_loop

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from headrace_broker import client_limits
+from headrace_broker import flow
 from headrace_broker.handlers import fetch as fetch_handler
+from headrace_broker.handlers import produce as produce_handler
 from headrace_broker.handlers.fetch import FetchStream
 from headrace_broker.handlers.produce import ProduceStream
 from headrace_core.quotas import COUNTED_KEY, ClientLimits
@@ -33,8 +34,8 @@ SMALL_RATE, SMALL_RECORDS = 100_000.0, batch(b"x" * 10_000)
 @pytest.fixture
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quotas count at one moment: on a slow machine they would otherwise grow while a test sends its requests."""
-    still = SimpleNamespace(monotonic=lambda: 1_000.0, perf_counter=time.perf_counter, time=time.time)
-    for module in (client_limits, fetch_handler):
+    still = SimpleNamespace(perf_counter=lambda: 1_000.0)
+    for module in (flow, fetch_handler, produce_handler):
         monkeypatch.setattr(module, "time", still)
 
 
@@ -103,10 +104,10 @@ async def test_a_stream_that_ends_while_its_client_waits_leaves_no_timer() -> No
         handler.on_request(produce(1, "orders", RECORDS))
         (answer,) = await stream.wait_sent(1)
         assert answer.throttle_time_ms > 5_000
-        assert handler._brake is not None
-        assert handler._brake.is_on
+        assert handler._flow.holds & flow.QUOTA
+        assert handler._flow._timer is not None
         handler.on_closed()
-        assert not handler._brake.is_on
+        assert handler._flow._timer is None
         assert stream.paused
 
 
@@ -262,7 +263,7 @@ async def test_new_connections_of_an_address_wait_and_known_ones_do_not(monkeypa
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(client_limits, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(flow, "asyncio", SimpleNamespace(sleep=sleep))
     async with SoloBroker(CrashingFileSystem()) as broker:
         connections = broker.context.connections
         broker.context.quotas.apply({(("ip", "10.0.0.1"),): {"connection_creation_rate": 5.0}})

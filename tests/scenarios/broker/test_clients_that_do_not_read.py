@@ -56,16 +56,16 @@ async def test_a_partition_whose_records_are_never_committed_stops_no_other_one(
         # the partition's follower never joins, and stays in the in-sync set
         await here.topic("stuck", partitions=1)
         await here.broker.topic("sound")
-        budget = here.broker.context.budget
+        flow = here.broker.context.flow
         handler, stream = here.broker.producer()
         one, sent = batch(b"x" * 4_000), 0
         while not stream.paused:
             sent += 1
             handler.on_request(produce(sent, "stuck", one, timeout_ms=1))
-        assert budget.used > limits.stream_bytes_max
+        assert flow.in_memory > limits.stream_bytes_max
         await stream.wait_sent(sent)
         assert {answer.results[0].error.code for answer in stream.sent} == {RequestTimedOutError.number}
-        assert budget.used == 0
+        assert flow.in_memory == 0
         assert not stream.paused
         assert handler.is_idle()
         handler.on_request(produce(sent + 1, "sound", one))
@@ -78,7 +78,7 @@ async def test_a_partition_whose_records_are_never_committed_stops_no_other_one(
         follower.ack(1, sent)
         assert here.leader("stuck").high_watermark == sent
         assert len(stream.sent) == sent + 1, "nobody is answered twice"
-        assert budget.used == 0
+        assert flow.in_memory == 0
         handler.on_closed()
         follower.handler.on_closed()
 
@@ -94,10 +94,10 @@ async def test_records_that_wait_for_the_disk_count_though_their_producer_has_be
         handler.on_request(produce(1, "orders", large, timeout_ms=1))
         await stream.wait_sent(1)
         assert stream.sent[0].results[0].error.code == RequestTimedOutError.number
-        assert broker.context.budget.used == len(large)
+        assert broker.context.flow.in_memory == len(large)
         assert not handler.is_idle()
         fs.release()
-        await until(lambda: broker.context.budget.used == 0)
+        await until(lambda: broker.context.flow.in_memory == 0)
         assert handler.is_idle()
         handler.on_closed()
 
@@ -113,18 +113,18 @@ async def test_produce_request_counts_with_all_its_bytes_not_only_those_of_its_r
     counted."""
     async with SoloBroker(CrashingFileSystem(), limits=limits) as broker:
         await broker.topic("orders")
-        budget = broker.context.budget
+        flow = broker.context.flow
         handler, stream = broker.producer()
         stream.request_bytes = 10_000
         one = batch(b"small")
         handler.on_request(produce(1, "orders", one))
-        assert budget.used == 10_000
+        assert flow.in_memory == 10_000
         assert not stream.paused
         handler.on_request(produce(2, "orders", one))
-        assert budget.used == 20_000
+        assert flow.in_memory == 20_000
         assert stream.paused
         await stream.wait_sent(2)
-        assert budget.used == 0
+        assert flow.in_memory == 0
         assert not stream.paused
         assert broker.context.metrics.produce_bytes.value == 2 * len(one), "the metric counts records"
         handler.on_closed()

@@ -157,7 +157,7 @@ async def test_an_append_that_takes_too_long_times_out_and_may_still_take_effect
         assert late.results[0].base_offset == -1
         assert (await broker.append("orders", batch(b"next"))).base_offset == 1
         assert len(answers.sent) == 1
-        assert (producer.is_idle(), broker.context.budget.used, len(broker.context.deadlines)) == (True, 0, 0)
+        assert (producer.is_idle(), broker.context.flow.in_memory, len(broker.context.flow.deadlines)) == (True, 0, 0)
 
 
 @in_loop
@@ -179,7 +179,7 @@ async def test_a_producer_is_held_back_while_its_requests_pile_up_and_let_go_aft
             fs.release()
         await answers.wait_sent(sent)
         assert not answers.paused
-        assert broker.context.budget.used == 0
+        assert broker.context.flow.in_memory == 0
 
 
 @in_loop

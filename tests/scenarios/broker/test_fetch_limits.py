@@ -69,21 +69,21 @@ async def test_clients_that_do_not_read_share_one_budget_and_others_go_on():
         await broker.topic("orders")
         for _ in range(5):
             assert not (await broker.append("orders", one)).error.code
-        unread = broker.context.unread
-        unread.limit = 3_000_000
+        flow = broker.context.flow
+        flow.unread_max = 3_000_000
         slow = [broker.consumer() for _ in range(20)]
         for consumer, _ in slow:
             for number in range(20):
                 consumer.on_request(fetch(number, "orders", max_wait_ms=0))
-        assert unread.is_full
-        assert unread.used < unread.limit + 1_100_000 + 20 * 210_000, "one answer each, beyond the limit"
+        assert flow.unread > flow.unread_max
+        assert flow.unread < flow.unread_max + 1_100_000 + 20 * 210_000, "one answer each, beyond the limit"
         reading, answers = broker.consumer()
         reading.on_request(fetch(1, "orders", max_wait_ms=0))
         (answer,) = await answers.wait_sent(1)
         assert answer.results[0].next_offset == 1  # small answers, of a batch at least
         for consumer, _ in [*slow, (reading, answers)]:
             consumer.on_closed()
-        assert unread.used == 0
+        assert flow.unread == 0
 
 
 @in_loop

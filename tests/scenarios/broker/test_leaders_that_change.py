@@ -156,7 +156,7 @@ async def test_a_stream_that_is_gone_gives_its_budget_back_when_its_appends_end(
         other.on_request(produce(2, "orders", batch(b"y")))
         assert answers.paused
         await answers.wait_sent(1)
-        assert (answers.paused, broker.context.budget.used) == (False, 0)
+        assert (answers.paused, broker.context.flow.in_memory) == (False, 0)
         assert broker.values("orders") == [b"x" * 20_000, b"y"]
 
 

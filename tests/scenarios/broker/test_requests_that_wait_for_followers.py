@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace_broker import flow as flow_module
 from headrace_broker.context import BrokerLimits
-from headrace_broker.handlers import produce as produce_handler
 from headrace_broker.handlers.produce import KEPT_BYTES
 from headrace_core.errors import InvalidRecordError, RequestTimedOutError
 from headrace_core.records import split_batches
@@ -27,7 +27,7 @@ def world(**limits: int) -> ReplicationWorld:
 
 
 def unwritten_bytes(here: ReplicationWorld) -> int:
-    return here.broker.context.budget.used
+    return here.broker.context.flow.in_memory
 
 
 async def catch_up(here: ReplicationWorld, end: int) -> None:
@@ -84,7 +84,7 @@ async def test_a_stream_is_not_read_while_too_many_bytes_of_its_own_requests_wai
         await catch_up(here, sent)
         await stream.wait_sent(sent)
         assert not stream.paused
-        assert here.broker.context.unanswered.used == 0
+        assert here.broker.context.flow.kept == 0
         handler.on_closed()
 
 
@@ -93,15 +93,15 @@ async def test_many_small_requests_that_wait_fill_no_memory_and_hold_back_only_s
     async with world() as here:
         await here.topic("stuck")
         await here.broker.topic("sound")
-        unanswered = here.broker.context.unanswered
-        unanswered.limit = 3 * KEPT_BYTES
-        monkeypatch.setattr(produce_handler, "KEPT_BYTES_MAX", int(2.5 * KEPT_BYTES))
+        flow = here.broker.context.flow
+        flow.kept_max = 3 * KEPT_BYTES
+        monkeypatch.setattr(flow_module, "KEPT_BYTES_MAX", int(2.5 * KEPT_BYTES))
         stuck, waiting = here.broker.producer()
         other, answers = here.broker.producer()
         for number in range(3):
             assert not waiting.paused
             stuck.on_request(produce(number, "stuck", batch(b"x"), timeout_ms=FOREVER_MS))
-        assert unanswered.is_full
+        assert flow.kept > flow.kept_max
         assert waiting.paused
         for number in range(3):
             assert not answers.paused
@@ -110,7 +110,7 @@ async def test_many_small_requests_that_wait_fill_no_memory_and_hold_back_only_s
         await answers.wait_sent(3)
         assert (answers.paused, waiting.paused) == (False, True)
         stuck.on_closed()
-        assert unanswered.used == 0
+        assert flow.kept == 0
         for number in range(2):
             other.on_request(produce(number, "sound", batch(b"y" * 10_000)))
         assert not answers.paused
@@ -130,18 +130,18 @@ async def test_requests_of_a_stream_that_ended_keep_nothing():
         # A refusal waits for the append before it.
         handler.on_request(produce(2, "stuck", b"", timeout_ms=FOREVER_MS))
         await until(lambda: unwritten_bytes(here) == 0)
-        assert context.unanswered.used > 100_000
-        (first, _) = sorted(handler._in_flight, key=lambda pending: pending.correlation_id)
-        assert len(context.deadlines) == 2
+        assert context.flow.kept > 100_000
+        (first, _) = sorted(handler._in_flight, key=lambda request: request.correlation_id)
+        assert len(context.flow.deadlines) == 2
 
         handler.on_closed()
         assert (first.partitions, first.order, first.results, first.replicas) == ([], [], [], [])
-        assert (context.unanswered.used, len(context.deadlines), handler.is_idle()) == (0, 0, True)
+        assert (context.flow.kept, len(context.flow.deadlines), handler.is_idle()) == (0, 0, True)
         # The call may end while its next message is on the way to the handler.
         handler.on_request(produce(3, "stuck", batch(b"y"), timeout_ms=FOREVER_MS))
-        assert len(context.deadlines) == 0
+        assert len(context.flow.deadlines) == 0
         await until(lambda: unwritten_bytes(here) == 0)
-        assert (context.unanswered.used, handler.is_idle()) == (0, True)
+        assert (context.flow.kept, handler.is_idle()) == (0, True)
 
         await catch_up(here, 2)
         assert here.broker.values("stuck") == [b"x", b"y"]
@@ -160,12 +160,12 @@ async def test_records_in_memory_count_until_they_are_written_though_their_strea
         try:
             handler.on_request(produce(1, "orders", large))
             handler.on_closed()
-            assert context.budget.used == len(large)
+            assert context.flow.in_memory == len(large)
             assert not handler.is_idle()
         finally:
             fs.release()
-        await until(lambda: context.budget.used == 0)
-        assert (context.unanswered.used, handler.is_idle(), stream.sent) == (0, True, [])
+        await until(lambda: context.flow.in_memory == 0)
+        assert (context.flow.kept, handler.is_idle(), stream.sent) == (0, True, [])
 
 
 @in_loop
@@ -176,13 +176,12 @@ async def test_a_broker_that_stops_waits_for_requests_that_only_need_their_follo
         handler.on_request(produce(1, "stuck", batch(b"x"), timeout_ms=FOREVER_MS))
         await until(lambda: unwritten_bytes(here) == 0)
         drained: list[bool] = []
-        here.broker.context.unanswered.when_empty(lambda: drained.append(True))
+        here.broker.context.flow.drained = lambda: drained.append(True)
         assert drained == []
         await catch_up(here, 1)
         await stream.wait_sent(1)
         assert drained == [True]
-        here.broker.context.unanswered.when_empty(lambda: drained.append(True))
-        assert drained == [True, True]
+        assert here.broker.context.flow.kept == 0
         handler.on_closed()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.bulk_turns import LIVE_S, QUIET_PASSES, REST_MAX_S, TURN_PASSES, WAIT_MAX_S, BulkTurns
+from headrace_broker.flow import LIVE_S, QUIET_PASSES, REST_MAX_S, TURN_PASSES, WAIT_MAX_S, BulkTurns
 
 #: Passes of the event loop from one turn to the next, or from the question to the first turn, without live traffic.
 FIRST, NEXT = QUIET_PASSES + 1, QUIET_PASSES + 1 + TURN_PASSES
@@ -62,7 +62,7 @@ class World:
         while len(self.taken) < count:
             assert not self.loop.is_idle, f"no turn is coming: {self.taken}"
             if note:
-                self.turns.note()
+                self.turns.noted_s = self.loop.now_s
             self.loop.run_pass(took_s)
             passes += 1
             assert passes < 10_000
@@ -101,7 +101,7 @@ def test_a_small_message_comes_before_a_turn_that_is_due(world: World) -> None:
     world.ask("bulk")
     for _ in range(QUIET_PASSES):
         world.loop.run_pass(PASS_S)
-    world.turns.note()
+    world.turns.noted_s = world.loop.now_s
     world.loop.run_pass(PASS_S)
     assert world.taken == []
     assert world.passes_until(1) == QUIET_PASSES
@@ -129,7 +129,7 @@ def test_without_live_traffic_bulk_traffic_gets_nearly_all_of_it(world: World) -
 def test_the_rests_end_with_the_live_traffic(world: World) -> None:
     for name in "ab":
         world.ask(name)
-    world.turns.note()
+    world.turns.noted_s = world.loop.now_s
     world.passes_until(1)
     world.loop.now_s += LIVE_S
     assert world.passes_until(2) == NEXT
@@ -148,9 +148,9 @@ def test_a_process_that_was_stopped_in_a_turn_does_not_rest_as_long(world: World
     world.turn_s = 60.0
     for name in "ab":
         world.ask(name)
-    world.turns.note()
+    world.turns.noted_s = world.loop.now_s
     world.passes_until(1)
-    world.turns.note()
+    world.turns.noted_s = world.loop.now_s
     resumed_s = world.loop.now_s
     world.passes_until(2, note=True)
     assert world.loop.now_s - world.turn_s - resumed_s < REST_MAX_S + WAIT_MAX_S + 20 * PASS_S

@@ -31,7 +31,7 @@ def test_partitions_with_more_to_say_take_turns():
     it, _ = session(A, B, C)
     served = []
     for _ in range(6):
-        entry = next(it.ready())
+        entry = it.ready()[0]
         served.append(entry.partition)
         it.advance(entry, entry.position + 1, exhausted=False)
     assert served == [A, B, C, A, B, C]

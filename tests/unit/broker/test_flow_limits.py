@@ -1,15 +1,23 @@
-"""Bytes in flight and deadlines (headrace_broker.budget, headrace_broker.deadlines)."""
+"""Bytes in flight and deadlines (headrace_broker.flow)."""
 
 from __future__ import annotations
 
-from headrace_broker.budget import ByteBudget
-from headrace_broker.deadlines import Deadlines, Expiring
+import asyncio
+
+from headrace_broker.flow import TURN, Deadlines, Expiring, Flow, StreamFlow
 from headrace_core.testing.clock import ManualClock
+from tests.worlds.waiting import in_loop
 
 
 class Stream:
-    def __init__(self) -> None:
+    """A stream whose ``StreamFlow`` takes requests."""
+
+    def __init__(self, flow: Flow) -> None:
         self.reading = True
+        self.flow = StreamFlow(flow, None, self.pause, self.resume, bytes_max=1_000)
+
+    def take(self, size: int) -> None:
+        self.flow.admit(size, 0, 0.0)
 
     def pause(self) -> None:
         self.reading = False
@@ -18,55 +26,104 @@ class Stream:
         self.reading = True
 
 
-def test_a_stream_is_paused_above_the_limit_and_resumed_below_it():
-    budget, stream = ByteBudget(100), Stream()
-    budget.take(90, stream)
+def streams(count: int) -> tuple[Flow, list[Stream]]:
+    loop = asyncio.get_running_loop()
+    flow = Flow(ManualClock(), loop, 100)
+    return flow, [Stream(flow) for _ in range(count)]
+
+
+@in_loop
+async def test_a_stream_is_paused_above_the_limit_and_resumed_below_it() -> None:
+    flow, (stream,) = streams(1)
+    stream.take(90)
     assert stream.reading
-    budget.take(20, stream)
+    stream.take(20)
     assert not stream.reading
-    budget.give_back(9)
+    flow.free(9)
     assert not stream.reading
-    budget.give_back(1)
+    flow.free(1)
     assert stream.reading
 
 
-def test_streams_resume_in_the_order_in_which_they_were_paused():
-    budget, first, second = ByteBudget(100), Stream(), Stream()
-    budget.take(150, first)
-    budget.take(150, second)
-    budget.give_back(200)
+@in_loop
+async def test_streams_resume_in_the_order_in_which_they_were_paused() -> None:
+    flow, (first, second) = streams(2)
+    first.take(150)
+    second.take(150)
+    flow.free(200)
     assert (first.reading, second.reading) == (True, False)
-    budget.give_back(100)
+    flow.free(100)
     assert second.reading
 
 
-def test_a_stream_that_is_gone_is_not_resumed():
-    budget, stream = ByteBudget(100), Stream()
-    budget.take(150, stream)
-    budget.forget(stream)
-    budget.give_back(150)
+@in_loop
+async def test_a_stream_that_is_gone_is_not_resumed() -> None:
+    flow, (stream,) = streams(1)
+    stream.take(150)
+    stream.flow.close()
+    flow.free(150)
     assert not stream.reading
-    assert budget.used == 0
+    assert flow.in_memory == 0
 
 
-def test_a_stream_that_brings_many_requests_at_once_waits_once():
+@in_loop
+async def test_a_stream_that_brings_many_requests_at_once_waits_once() -> None:
     """A message of many producers' requests once put its stream into the queue as often as it had requests."""
-    budget, many, other, gone = ByteBudget(100), Stream(), Stream(), Stream()
+    flow, (many, other, gone) = streams(3)
     for _ in range(5):
-        budget.take(30, many)
-        budget.take(10, gone)
-    budget.take(10, other)
-    budget.forget(gone)
-    budget.give_back(130)
+        many.take(30)
+        gone.take(10)
+    other.take(10)
+    gone.flow.close()
+    flow.free(130)
     assert many.reading
-    many.pause()  # for another reason, which only the stream itself ends
-    budget.give_back(10)
+    many.flow.hold(TURN)
+    flow.free(10)
     assert (many.reading, other.reading, gone.reading) == (False, True, False)
+
+
+@in_loop
+async def test_a_stream_is_read_when_its_last_reason_is_over() -> None:
+    flow, (stream,) = streams(1)
+    stream.take(150)
+    stream.flow.hold(TURN)
+    flow.free(150)
+    assert not stream.reading
+    stream.flow.release(TURN)
+    assert stream.reading
+
+
+@in_loop
+async def test_a_stream_with_too_many_unanswered_bytes_waits_for_its_own_answers() -> None:
+    flow, (stream, other) = streams(2)
+    flow.in_memory_max = 10_000
+    stream.take(600)
+    stream.take(600)
+    assert (stream.reading, other.reading) == (False, True)
+    flow.free(1_200)
+    assert not stream.reading, "the requests are in the log, and unanswered"
+    stream.flow.done(600, 0)
+    assert stream.reading
+
+
+@in_loop
+async def test_who_waits_for_the_last_request_is_told_once() -> None:
+    flow, (stream,) = streams(1)
+    told: list[int] = []
+    flow.drained = lambda: told.append(flow.kept)
+    stream.flow.admit(1, 7, 0.0)
+    stream.flow.admit(1, 5, 0.0)
+    stream.flow.done(1, 7)
+    assert told == []
+    stream.flow.done(1, 5)
+    stream.flow.admit(1, 7, 0.0)
+    stream.flow.done(1, 7)
+    assert told == [0]
 
 
 class Waiting(Expiring):
     def __init__(self) -> None:
-        super().__init__()
+        self.deadline_ms = 0.0
         self.expired = 0
 
     def expire(self) -> None:
@@ -110,7 +167,7 @@ def test_what_is_overdue_expires_once_and_what_was_discarded_never():
     it.add(late, 1000)
     it.add(done, 1000)
     it.add(early, 5000)
-    it.discard(done)
+    it.discard(done, None)
     clock.advance(1000)
     loop.fire()
     loop.fire()

@@ -39,11 +39,11 @@ def test_a_changed_image_applies_to_the_next_check_of_an_open_stream() -> None:
     images = [SecurityImage()]
     access = Access(ALICE, authorization_of(KEYS, lambda: images[-1]))
     assert not access.allows(Operation.READ, ResourceType.TOPIC, "orders")
-    before = access.version
+    before = access.authorization.authorizer
     images.append(SecurityImage(acls={READ_ORDERS.acl_id: READ_ORDERS}))
-    assert access.version is not before
+    assert access.authorization.authorizer is not before
     assert access.allows(Operation.READ, ResourceType.TOPIC, "orders")
-    assert access.version is access.version
+    assert access.authorization.authorizer is access.authorization.authorizer
 
 
 def test_a_small_change_of_many_entries_applies_to_the_next_request() -> None:

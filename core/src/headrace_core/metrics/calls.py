@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .histogram import Histogram
+from bisect import bisect_left
+
+from .histogram import DURATION_BOUNDS_S, Histogram
 
 #: Maximum number of different request names in the metrics of one listener. The names come from the services, not from
 #: clients.
@@ -29,11 +31,16 @@ class CallTimes:
         """The histogram of a request's times, for code that records times often."""
         return _in(self.seconds, request)
 
-    def local_of(self, request: str) -> Histogram:
-        return _in(self.local_seconds, request)
-
-    def remote_of(self, request: str) -> Histogram:
-        return _in(self.remote_seconds, request)
+    def answered(self, request: str, started_s: float, local_s: float, now_s: float) -> None:
+        """Record the times of a request that is answered at ``now_s``. Its records were in the log at ``local_s``."""
+        for table, seconds in (
+            (self.seconds, now_s - started_s),
+            (self.local_seconds, local_s - started_s),
+            (self.remote_seconds, now_s - local_s),
+        ):
+            found = table.get(request) or _in(table, request)
+            found.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += 1
+            found.total += seconds
 
     def failed(self, request: str, code: str) -> None:
         """Count an answer with an error. ``code``: the name of the error, such as NOT_CONTROLLER."""

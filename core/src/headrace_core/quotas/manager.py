@@ -113,10 +113,10 @@ class ClientLimits:
     """The limits of one client, for one connection or stream of the client. On a node without quotas, each method costs
     one comparison. ``user``: the principal's name."""
 
-    __slots__ = ("_buckets", "_client_id", "_manager", "_table", "_user")
+    __slots__ = ("_buckets", "_client_id", "_table", "_user", "manager")
 
     def __init__(self, manager: QuotaManager, user: str, client_id: str) -> None:
-        self._manager = manager
+        self.manager = manager
         self._user = user
         self._client_id = client_id
         self._table: QuotaTable | None = None
@@ -125,17 +125,17 @@ class ClientLimits:
     @property
     def has_any(self) -> bool:
         """Whether the node has any quota."""
-        return bool(self._manager.table.keys)
+        return bool(self.manager.table.keys)
 
     @property
     def measures_work(self) -> bool:
         """Whether the node has any quota of time (request_percentage), so that requests must be timed."""
-        return REQUEST_PERCENTAGE in self._manager.table.keys
+        return REQUEST_PERCENTAGE in self.manager.table.keys
 
     @property
     def has_mutation_quota(self) -> bool:
         """Whether the node has a quota of controller mutations."""
-        return CONTROLLER_MUTATION_RATE in self._manager.table.keys
+        return CONTROLLER_MUTATION_RATE in self.manager.table.keys
 
     def produced(self, size: int, now_s: float) -> float:
         """Count ``size`` produced bytes; returns how many seconds the client must wait."""
@@ -148,20 +148,20 @@ class ClientLimits:
     def worked(self, seconds: float, now_s: float) -> float:
         """Count time that the node spent on the client's requests (KIP-124); returns how many seconds the client must
         wait, at most one window, as in Kafka. 100 percent is the whole event loop of the node."""
-        return self._spend(REQUEST_PERCENTAGE, seconds, now_s, self._manager.window_s)
+        return self._spend(REQUEST_PERCENTAGE, seconds, now_s, self.manager.window_s)
 
     def first_wait_s(self, key: str, now_s: float) -> float:
         """Return how many seconds a new stream of the client must wait before its first request, because the client has
         already used its quota of ``key``. If the wait is above FIRST_WAIT_S_MAX, one stream waits only
         FIRST_WAIT_S_MAX, and the next streams wait in full."""
-        if key not in self._manager.table.keys:
+        if key not in self.manager.table.keys:
             return 0.0
         bucket = self._bucket(key, now_s)
         if bucket is None:
             return 0.0
         wait_s = bucket.wait_s(now_s)
         if key == REQUEST_PERCENTAGE:
-            return min(wait_s, self._manager.window_s)
+            return min(wait_s, self.manager.window_s)
         if wait_s > FIRST_WAIT_S_MAX and now_s - bucket.excused_s >= FIRST_WAIT_S_MAX:
             bucket.excused_s = now_s
             return FIRST_WAIT_S_MAX
@@ -169,7 +169,7 @@ class ClientLimits:
 
     def fetch_bytes_max(self, now_s: float) -> int | None:
         """The maximum size of one response: the bytes that the quota allows in one window. None: no quota."""
-        if CONSUMER_BYTE_RATE not in self._manager.table.keys:
+        if CONSUMER_BYTE_RATE not in self.manager.table.keys:
             return None
         bucket = self._bucket(CONSUMER_BYTE_RATE, now_s)
         return None if bucket is None else max(int(bucket.burst), 1)
@@ -183,7 +183,7 @@ class ClientLimits:
             return 0.0
         wait_s = bucket.wait_s(now_s)
         if wait_s > 0:
-            self._manager.note(CONTROLLER_MUTATION_RATE, wait_s)
+            self.manager.note(CONTROLLER_MUTATION_RATE, wait_s)
             raise ThrottlingQuotaExceededError(
                 f"user {self._user!r} with client id {self._client_id!r} has exceeded its controller_mutation_rate of "
                 f"{bucket.rate:g} partitions/s; retry in {throttle_ms(wait_s)} ms"
@@ -197,7 +197,7 @@ class ClientLimits:
             bucket.give(partitions, now_s)
 
     def _spend(self, key: str, amount: float, now_s: float, most_s: float | None = None) -> float:
-        if key not in self._manager.table.keys:  # the usual case: there are no quotas
+        if key not in self.manager.table.keys:  # the usual case: there are no quotas
             return 0.0
         bucket = self._bucket(key, now_s)
         if bucket is None:
@@ -205,20 +205,20 @@ class ClientLimits:
         wait_s = bucket.spend(amount, now_s)
         if most_s is not None:
             wait_s = min(wait_s, most_s)
-        self._manager.note(key, wait_s)
+        self.manager.note(key, wait_s)
         return wait_s
 
     def _bucket(self, key: str, now_s: float) -> TokenBucket | None:
-        if self._manager.table is not self._table:
+        if self.manager.table is not self._table:
             self._renew()
         bucket = self._buckets.get(key)
         if bucket is None:
-            found = self._manager.table.find(key, self._user, self._client_id)
+            found = self.manager.table.find(key, self._user, self._client_id)
             if found is None:
                 return None
-            bucket = self._buckets[key] = self._manager.bucket(key, found, now_s)
+            bucket = self._buckets[key] = self.manager.bucket(key, found, now_s)
         return bucket
 
     def _renew(self) -> None:
-        self._table = self._manager.table
+        self._table = self.manager.table
         self._buckets.clear()

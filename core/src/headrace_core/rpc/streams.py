@@ -276,7 +276,7 @@ class ServerStream(Generic[Request, Response]):
                     self._has_looked = False
                     response, self._writing_bytes = out.popleft() if self._packed is None else self._pack(self._packed)
                     handler.on_sending()
-                    self._writing = self._context.write(response)  # type: ignore[assignment]
+                    self._writing = self._context.write(response)
                     del response
                 assert self._writing is not None
                 try:

@@ -55,11 +55,6 @@ class Authorization:
         self.sample = sample if observe is not None else 0
         self._allowed = 0
 
-    @property
-    def is_limiting(self) -> bool:
-        """Whether there is an authorizer."""
-        return self.authorizer is not None
-
     def note(
         self, caller: Caller, operation: int, resource_type: int, name: str | None, is_allowed: bool, method: str
     ) -> None:
@@ -74,10 +69,13 @@ class Authorization:
             self.observe(caller, Operation(operation), ResourceType(resource_type), name, is_allowed, method)
 
 
+_UNLIMITED = Authorization()
+
+
 class Access:
     """The permissions of the caller of one call. ``method``: "Service/Method", for the audit log."""
 
-    __slots__ = ("_authorization", "_reporting", "caller", "method")
+    __slots__ = ("_reporting", "authorization", "caller", "method")
 
     def __init__(
         self,
@@ -90,34 +88,30 @@ class Access:
         """``authorization`` None: the caller may do everything, such as another node. ``reporting``: reports the
         refusals of a node (``note_refusal``)."""
         self.caller = caller
-        self._authorization = authorization
+        #: Its ``authorizer`` stands for the present ACLs: after a change of the ACLs it is another object.
+        self.authorization = authorization or _UNLIMITED
         self._reporting = reporting
         self.method = method
 
     @property
     def is_limited(self) -> bool:
         """Whether the call can be refused; if not, handlers may skip their checks."""
-        return self._authorization is not None and self._authorization.is_limiting
-
-    @property
-    def version(self) -> object:
-        """An object that stands for the present ACLs: after a change of the ACLs, ``version`` is another object."""
-        return None if self._authorization is None else self._authorization.authorizer
+        return self.authorization.authorizer is not None
 
     def granted(self, operation: int, resource_type: int) -> Set[str] | None:
         """Names of resources on which the caller may do ``operation``; None: on all. The set is a shortcut for requests
         with many names. The set may lack allowed names: for a name that is not in the set, call ``allows`` or
         ``require``, which also audit. Do not keep the set: ask for it in each request."""
-        authorization = self._authorization
-        if authorization is None or (authorizer := authorization.authorizer) is None:
+        authorization = self.authorization
+        if (authorizer := authorization.authorizer) is None:
             return None
         return NO_NAMES if authorization.sample else authorizer.granted(self.caller, operation, resource_type)
 
     def allows(self, operation: int, resource_type: int, name: str = CLUSTER_NAME) -> bool:
         """Whether the caller may do ``operation`` on the resource. Refusals, and a sample of the permissions, are
         audited."""
-        authorization = self._authorization
-        if authorization is None or (authorizer := authorization.authorizer) is None:
+        authorization = self.authorization
+        if (authorizer := authorization.authorizer) is None:
             return True
         is_allowed = authorizer.allows(self.caller, operation, resource_type, name)
         if not is_allowed or authorization.sample:
@@ -127,15 +121,15 @@ class Access:
     def sees(self, operation: int, resource_type: int, name: str) -> bool:
         """Like ``allows``, but without audit entries. Use ``sees`` for an answer that omits the items that the caller
         is not authorized to see."""
-        authorization = self._authorization
-        if authorization is None or (authorizer := authorization.authorizer) is None:
+        authorization = self.authorization
+        if (authorizer := authorization.authorizer) is None:
             return True
         return authorizer.allows(self.caller, operation, resource_type, name)
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
         """Whether the caller may do ``operation`` on any resource of the type."""
-        authorization = self._authorization
-        if authorization is None or (authorizer := authorization.authorizer) is None:
+        authorization = self.authorization
+        if (authorizer := authorization.authorizer) is None:
             return True
         is_allowed = authorizer.allows_any(self.caller, operation, resource_type)
         authorization.note(self.caller, operation, resource_type, None, is_allowed, self.method)

@@ -78,12 +78,10 @@ from headrace_protos.v1 import (
 )
 
 from .assignments import DirectoryAssignments
-from .budget import ByteBudget
-from .bulk_turns import BulkTurns
 from .collector import BrokerCollector
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
 from .controller_link import ControllerLink
-from .deadlines import Deadlines
+from .flow import Flow
 from .handlers.admin import AdminService
 from .handlers.fetch import FetchService
 from .handlers.log_dirs import LogDirs
@@ -229,14 +227,12 @@ class Broker:
             identity=self.identity,
             clock=self.clock,
             limits=limits,
-            budget=ByteBudget(limits.in_flight_bytes_max),
-            deadlines=Deadlines(self.clock, loop),
+            flow=Flow(self.clock, loop, limits.in_flight_bytes_max),
             metrics=BrokerMetrics(metrics),
             events=self.events,
             metadata=self.metadata,
             partitions=self.partitions,
             pushes=pushes,
-            turns=BulkTurns(loop),
             producer_ids=self._producer_ids,
             verifier=self._verifier,
             reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
@@ -603,7 +599,7 @@ class Broker:
         except Exception:  # close the logs after any error
             logger.exception("the background tasks of the logs failed while they stopped; closing the logs anyway")
         await self._tasks.cancel()
-        self.context.deadlines.close()
+        self.context.flow.deadlines.close()
         await self._producer_ids.close()
         await self._verifier.close()
         await self._schemas.close()
@@ -632,8 +628,10 @@ class Broker:
 
     async def _drain(self) -> None:
         """Wait until every request in progress has ended, for at most DRAIN_S."""
-        drained = asyncio.Event()
-        self.context.unanswered.when_empty(drained.set)
+        flow, drained = self.context.flow, asyncio.Event()
+        if not flow.kept:
+            return
+        flow.drained = drained.set
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await drained.wait()

@@ -179,11 +179,11 @@ class BrokerCollector:
 
     def _credit(self) -> Rows:
         context = self._context
-        yield Row(catalog.PRODUCE_IN_FLIGHT, (), context.budget.used)
-        yield Row(catalog.PRODUCE_IN_FLIGHT_MAX, (), context.budget.limit)
-        yield Row(catalog.UNREAD_ANSWERS, (), context.unread.used)
+        yield Row(catalog.PRODUCE_IN_FLIGHT, (), context.flow.in_memory)
+        yield Row(catalog.PRODUCE_IN_FLIGHT_MAX, (), context.flow.in_memory_max)
+        yield Row(catalog.UNREAD_ANSWERS, (), context.flow.unread)
         yield Row(catalog.CLIENT_STREAMS, (), context.client_streams)
-        yield Row(catalog.PURGATORY, ("Produce",), len(context.deadlines))
+        yield Row(catalog.PURGATORY, ("Produce",), len(context.flow.deadlines))
         yield Row(catalog.PURGATORY, ("Fetch",), sum(each.is_waiting for each in list(context.fetches)))
 
 

@@ -14,11 +14,8 @@ from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.quotas import QuotaManager
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
-from .budget import ByteBudget, UnansweredRequests, UnreadAnswers
-from .bulk_turns import BulkTurns
-from .client_limits import NewConnections
 from .controller_link import REQUEST_TIMEOUT_MS
-from .deadlines import Deadlines
+from .flow import Flow, NewConnections
 from .partition_table import PartitionTable
 from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
@@ -96,14 +93,12 @@ class BrokerContext:
     identity: BrokerIdentity
     clock: Clock
     limits: BrokerLimits
-    budget: ByteBudget
-    deadlines: Deadlines
+    flow: Flow
     metrics: BrokerMetrics
     events: Emitter
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
-    turns: BulkTurns  #: Schedules the large messages in the event loop.
     #: The allocator of this broker's producer ids; None in unit tests, which have no controller.
     producer_ids: ProducerIds | None = None
     #: Asks the coordinators of transactions; None in unit tests, which have no coordinator.
@@ -112,8 +107,6 @@ class BrokerContext:
     reads_by_rack: bool = False
     #: Makes the spans of this broker; None if the broker exports no traces.
     traces: BrokerTraces | None = None
-    unread: UnreadAnswers = field(default_factory=UnreadAnswers)
-    unanswered: UnansweredRequests = field(default_factory=UnansweredRequests)
     quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
     connections: NewConnections = field(init=False)  #: The quota of new connections.
     #: All open streams: for produce and fetch requests of clients and coordinators, for replication, and for markers.

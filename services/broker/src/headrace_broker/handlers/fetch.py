@@ -58,9 +58,8 @@ from headrace_core.types import TopicPartition
 from headrace_core.unexpected import answer_to, log_fields
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
-from ..bulk_turns import BULK_BYTES
-from ..client_limits import StreamBrake
 from ..context import BrokerContext
+from ..flow import BULK_BYTES, QUOTA, StreamFlow
 from ..leader_replica import LeaderReplica
 from ..partition.session import FetchSession, SessionPartition
 from ..partition.versions import check_epoch, check_topic_id
@@ -76,7 +75,7 @@ ANSWER_BYTES_MAX = 1024 * 1024
 #: When a fetch stream has more than QUEUED_BYTES_MAX bytes of unwritten responses, its next fetch request waits.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Maximum bytes of a fetch response while clients leave too many response bytes unread over all streams
-#: (UnreadAnswers).
+#: (``Flow.unread``).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
 #: After requests of one stream that together name more partitions than this number, the event loop runs other tasks
 #: before the stream's next request.
@@ -183,12 +182,12 @@ class FetchStream(StreamHandler[Any]):
         "_access",
         "_acls",
         "_ahead",
-        "_brake",
         "_broker",
         "_closed",
         "_cold",
         "_committed",
         "_current",
+        "_flow",
         "_held_back",
         "_is_bulk",
         "_is_reading_ahead",
@@ -206,6 +205,7 @@ class FetchStream(StreamHandler[Any]):
         "_started_s",
         "_stream",
         "_timer",
+        "_times",
         "_turn_asked",
         "_unread",
         "_wake_scheduled",
@@ -223,13 +223,14 @@ class FetchStream(StreamHandler[Any]):
         coordinators may be read."""
         self._broker = broker
         self._only_shards = only_shards
-        self._brake = None if limits is None else StreamBrake(limits, lambda: None, self._pump)
+        self._flow = StreamFlow(broker.flow, limits, lambda: None, self._pump)
+        self._times = broker.metrics.client_times.of("Fetch")
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
         self._access = current_access()
         #: The version of the ACLs with which the session's partitions were last checked.
-        self._acls = self._access.version
+        self._acls = self._access.authorization.authorizer
         self._replicas: dict[TopicPartition, Readable] = {}
         self._rack = ""  #: The consumer's rack, and the time of the last search for a replica near the consumer.
         self._looked_ms: dict[TopicPartition, float] = {}
@@ -254,8 +255,7 @@ class FetchStream(StreamHandler[Any]):
         self._turn_asked = False  # whether a turn will call ``_take_turn``
         self._wake_scheduled = False
         self._closed = False
-        if self._brake is not None:
-            self._brake.begin(CONSUMER_BYTE_RATE)
+        self._flow.begin(CONSUMER_BYTE_RATE)
 
     def on_request(self, request: Any) -> None:
         if request.max_wait_ms < 0 or request.min_bytes < 0 or request.max_bytes < 0:
@@ -269,33 +269,35 @@ class FetchStream(StreamHandler[Any]):
         if self._requests_bytes > QUEUED_REQUEST_BYTES_MAX:
             self._stream.pause()
         if self._current is not None and not self._reading:
-            self._look_again(give_up=True)  # a newer request ends the wait of the older request
+            self._look(give_up=True)  # a newer request ends the wait of the older request
         elif len(self._requests) > QUEUED_REQUESTS_MAX:
             self._stream.pause()
-        if not self._is_bulk:
-            self._broker.turns.note()
-        self._pump()
+        if self._is_bulk:
+            self._ask_turn()
+        else:
+            self._broker.flow.turns.noted_s = time.perf_counter()
+            self._process()
 
     def is_idle(self) -> bool:
         return self._current is None and not self._requests
 
     def on_written(self) -> None:
-        self._count_unread()
+        unread = self._stream.queued_bytes
+        self._broker.flow.unread += unread - self._unread
+        self._unread = unread
         if self._requests:
             self._pump()
 
     def on_closed(self) -> None:
         self._closed = True
-        if self._brake is not None:
-            self._brake.close()
-        self._broker.unread.changed(-self._unread)
+        self._flow.close()
+        self._broker.flow.unread -= self._unread
         if self._unread >= ANSWER_BYTES_MAX:
             give_memory_back()
         self._unread = 0
         self._stop_waiting()
         self._current = None
-        while self._requests:
-            self._next_request()
+        self._requests.clear()
         for replica in self._replicas.values():
             replica.reads.unsubscribe(self._session)
         self._replicas.clear()
@@ -313,7 +315,7 @@ class FetchStream(StreamHandler[Any]):
     def _ask_turn(self) -> None:
         if not self._turn_asked:
             self._turn_asked = True
-            self._broker.turns.ask(self._take_turn)
+            self._broker.flow.turns.ask(self._take_turn)
 
     def _take_turn(self) -> None:
         self._turn_asked = False
@@ -323,17 +325,20 @@ class FetchStream(StreamHandler[Any]):
     def _go_on(self) -> None:
         """Answer the request in progress, if it can be answered now, and process queued requests."""
         if self._current is not None and not self._reading:
-            self._look_again(give_up=self._current.max_wait_ms == 0)
+            self._look(give_up=self._current.max_wait_ms == 0)
         self._process()
 
     def _process(self) -> None:
         """Process queued requests until a request has to wait, a response is large, too many responses are unwritten,
         or this callback has run for long."""
-        looked_up = 0
-        brake, has_answered = self._brake, False
-        while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
-            if brake is not None and brake.is_on:  # the client is over a quota, so its next request waits
-                break
+        looked_up, has_answered = 0, False
+        flow, stream = self._broker.flow, self._stream
+        while (
+            self._requests
+            and self._current is None
+            and not self._flow.holds & QUOTA  # the next request of a client that is over a quota waits
+            and stream.queued_bytes < (1 if flow.unread > flow.unread_max else QUEUED_BYTES_MAX)
+        ):
             if has_answered and self._is_bulk:
                 self._ask_turn()
                 break
@@ -341,55 +346,43 @@ class FetchStream(StreamHandler[Any]):
             if looked_up > TURN_PARTITIONS_MAX:
                 self._loop.call_soon(self._pump)
                 return
-            self._current = self._next_request()
+            request, size = self._requests.popleft()
+            self._requests_bytes -= size
+            self._current = request
             self._started_s = time.perf_counter()
-            looked_up += len(self._current.partitions)
-            committed = self._current.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
+            looked_up += len(request.partitions)
+            committed = request.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
             if committed is not self._committed:
                 self._committed = committed
                 self._cold.clear()
                 self._ahead.clear()
-            self._rack = self._current.rack or self._rack
-            self._apply(self._current)
+            self._rack = request.rack or self._rack
+            if request.partitions or request.forgotten:
+                self._apply(request)
             self._broker.metrics.fetch_requests.value += 1
-            self._look(give_up=self._current.max_wait_ms == 0)
-        few = len(self._requests) <= QUEUED_REQUESTS_MAX // 2 and self._requests_bytes <= QUEUED_REQUEST_BYTES_MAX // 2
-        if few and self._stream.paused:
-            self._stream.resume()
+            self._look(give_up=request.max_wait_ms == 0)
+        if (
+            len(self._requests) <= QUEUED_REQUESTS_MAX // 2
+            and self._requests_bytes <= QUEUED_REQUEST_BYTES_MAX // 2
+            and stream.paused
+        ):
+            stream.resume()
         if self._current is None and not self._requests:
-            self._stream.check_idle()
-
-    def _queued_bytes_max(self) -> int:
-        """The number of bytes of unwritten responses from which on the stream's next request waits. The result is 1
-        while the unread responses of all streams are above their limit."""
-        return 1 if self._broker.unread.is_full else QUEUED_BYTES_MAX
-
-    def _count_unread(self) -> None:
-        if not self._closed:
-            self._broker.unread.changed(self._stream.queued_bytes - self._unread)
-            self._unread = self._stream.queued_bytes
-
-    def _next_request(self) -> Any:
-        request, size = self._requests.popleft()
-        self._requests_bytes -= size
-        return request
-
-    def _look_again(self, *, give_up: bool) -> None:
-        """Answer a fetch request that has waited, if it can be answered now. The ACLs are checked again first, because
-        they may have changed since the request arrived, perhaps days ago."""
-        if self._acls is not self._access.version:
-            self._check_again()
-        self._look(give_up=give_up)
+            stream.check_idle()
 
     def _look(self, *, give_up: bool) -> None:
         """Answer the stream's current fetch request, if it can be answered now. With ``give_up`` the response does not
-        wait for new records, but waits for a read from the disk if no records are in memory."""
-        request = self._current
+        wait for new records, but waits for a read from the disk if no records are in memory. The ACLs may have changed
+        since the request arrived, perhaps days ago."""
+        if self._acls is not self._access.authorization.authorizer:
+            self._check_again()
+        request, flow, limits = self._current, self._broker.flow, self._flow.limits
         self._looked_s = time.perf_counter()
-        largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
+        largest = CROWDED_ANSWER_BYTES_MAX if flow.unread > flow.unread_max else ANSWER_BYTES_MAX
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
-        if self._brake is not None and (of_quota := self._brake.limits.fetch_bytes_max(time.monotonic())) is not None:
-            most = min(most, of_quota)
+        if limits is not None and limits.manager.table.keys:
+            of_quota = limits.fetch_bytes_max(self._looked_s)
+            most = most if of_quota is None else min(most, of_quota)
         pieces, size, is_cold = self._collect(most)
         if is_cold and not size:
             self._stop_waiting()
@@ -519,23 +512,28 @@ class FetchStream(StreamHandler[Any]):
                     )
             self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
             self._cold.pop(entry.partition, None)
-        self._describe_others(response)
+        if self._session.undescribed:
+            self._describe_others(response)
         self._current = None
-        metrics = self._broker.metrics
-        metrics.client_times.of("Fetch").observe(time.perf_counter() - self._started_s)
-        metrics.fetch_bytes.value += size
+        now_s, flow, limits = time.perf_counter(), self._broker.flow, self._flow.limits
+        self._times.observe(now_s - self._started_s)
+        self._broker.metrics.fetch_bytes.value += size
         self._is_bulk = size >= BULK_BYTES
         if not self._is_bulk:
-            self._broker.turns.note()
-        if self._brake is not None:
-            self._throttle(self._brake, response, total_size)
+            flow.turns.noted_s = now_s
+        if limits is not None and limits.manager.table.keys:
+            wait_s = self._flow.throttle(limits.fetched(total_size, now_s))
+            response.throttle_time_ms = throttle_ms(max(wait_s, self._flow.worked(self._looked_s)))
         self._stream.send(response, total_size + _OVERHEAD_BYTES * len(response.results))
-        self._count_unread()
+        unread = self._stream.queued_bytes
+        flow.unread += unread - self._unread
+        self._unread = unread
 
     def _describe_others(self, response: Any) -> None:
         """Add the offsets of new partitions for whose records the response has no room: a consumer learns the high
         watermarks of all partitions with its first fetch, as in Kafka. The partitions stay ready, in the same order."""
-        for entry in self._session.undescribed():
+        for partition in list(self._session.undescribed):
+            entry = self._session[partition]
             replica = self._replicas[entry.partition]
             reads = replica.reads
             try:
@@ -554,15 +552,6 @@ class FetchStream(StreamHandler[Any]):
                 log_start_offset=log_start,
             )
 
-    def _throttle(self, brake: StreamBrake, response: Any, size: int) -> None:
-        """Count a response of ``size`` bytes against the client's quotas, and report the throttle time to the client in
-        the response."""
-        wait_s = brake.fetched(size)
-        if brake.limits.measures_work:
-            wait_s = max(wait_s, brake.worked(self._looked_s))
-        if wait_s > 0:
-            response.throttle_time_ms = throttle_ms(wait_s)
-
     def _schedule_wake(self) -> None:
         """Called when enough bytes have arrived for the waiting fetch request. Answer the waiting fetch request at the
         end of the present event loop pass, with all records that arrive in the pass."""
@@ -572,7 +561,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _woken(self) -> None:
         self._wake_scheduled = False
-        if self._current is None or self._reading or self._waits_for_markers():
+        if self._current is None or self._reading or (self._held_back and self._waits_for_markers()):
             return
         if self._is_bulk:
             self._ask_turn()
@@ -593,7 +582,7 @@ class FetchStream(StreamHandler[Any]):
     def _time_over(self) -> None:
         self._timer = None
         if self._current is not None and not self._reading:
-            self._look_again(give_up=True)
+            self._look(give_up=True)
             self._pump()
 
     def _stop_waiting(self) -> None:
@@ -630,9 +619,7 @@ class FetchStream(StreamHandler[Any]):
     def _apply(self, request: Any) -> None:
         for item in request.forgotten:
             self._drop(TopicPartition(item.topic, item.partition))
-        if self._acls is not self._access.version:
-            self._check_again()
-        granted = self._access.granted(Operation.READ, ResourceType.TOPIC) if request.partitions else None
+        granted = self._access.granted(Operation.READ, ResourceType.TOPIC)
         for item in request.partitions:
             partition = TopicPartition(item.topic, item.partition)
             try:
@@ -650,7 +637,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _check_again(self) -> None:
         """Called when the ACLs have changed: drop the partitions that the caller is no longer authorized to read."""
-        self._acls = self._access.version
+        self._acls = self._access.authorization.authorizer
         refused = self._access.refused(
             (each.topic for each in self._session.partitions()), Operation.READ, ResourceType.TOPIC
         )

@@ -70,7 +70,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         self._broker = broker
         self.followers = JoinedReplicas()  #: The joined followers of all streams.
         self._pacer = Pacer(UNLIMITED, self.now_ms())
-        self.pushes, self.turns = broker.pushes, broker.turns
+        self.pushes, self.turns = broker.pushes, broker.flow.turns
         self.metrics, self.traces = broker.metrics, broker.traces
         self._streams: dict[tuple[int, Lane], LeaderStream] = {}
         self._throttled = _ThrottledReplicas()

@@ -25,7 +25,6 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2, transactions_pb2_grpc
 
 from ..context import BrokerContext
-from ..deadlines import Expiring
 from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
 from ..partition.leader import Waiting
@@ -53,13 +52,13 @@ class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer
             self._broker.streams.discard(stream)
 
 
-class _Pending(Expiring):
+class _Pending:
     """The state of a request to write markers. ``results`` has one entry for each partition of the request."""
 
-    __slots__ = ("answered", "correlation_id", "partitions", "remaining", "results", "stream", "waiting")
+    __slots__ = ("answered", "correlation_id", "deadline_ms", "partitions", "remaining", "results", "stream", "waiting")
 
     def __init__(self, stream: MarkersStream, correlation_id: int, partitions: list[TopicPartition]) -> None:
-        super().__init__()
+        self.deadline_ms = 0.0
         self.stream = stream
         self.correlation_id = correlation_id
         self.partitions = partitions
@@ -105,7 +104,7 @@ class MarkersStream(StreamHandler[Any]):
         self._pending += len(partitions)
         if self._pending > _PENDING_MAX:
             self._stream.pause()
-        broker.deadlines.add(pending, broker.limits.request_timeout_ms)
+        broker.flow.deadlines.add(pending, broker.limits.request_timeout_ms)
         now_ms = broker.clock.now_ms()
         for index, partition in enumerate(partitions):
             done = partial(self._done, pending, index)
@@ -140,7 +139,7 @@ class MarkersStream(StreamHandler[Any]):
         if self._pending <= _PENDING_MAX:
             self._stream.resume()
         if not pending.remaining:
-            self._broker.deadlines.discard(pending)
+            self._broker.flow.deadlines.discard(pending, None)
             self._answer(pending)
             if not self._pending:
                 self._stream.check_idle()

@@ -13,7 +13,7 @@ partitions with more records move to the tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 
 from headrace_core.types import NO_EPOCH, TopicPartition
 
@@ -62,13 +62,14 @@ class FetchSession:
     ``wake`` is called when a waiting fetch should look for records again. ``expect`` sets how many more readable bytes
     the fetch waits for."""
 
-    __slots__ = ("_expected", "_held_back", "_partitions", "_ready", "_undescribed", "_wake")
+    __slots__ = ("_expected", "_held_back", "_partitions", "_ready", "_wake", "undescribed")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._partitions: dict[TopicPartition, SessionPartition] = {}
-        self._ready: dict[TopicPartition, None] = {}
-        self._undescribed: dict[TopicPartition, None] = {}  # new partitions that no response has described yet
+        self._ready: dict[TopicPartition, SessionPartition] = {}
+        #: The new partitions whose high watermark and log start no response has given to the client yet.
+        self.undescribed: dict[TopicPartition, None] = {}
         self._expected: int | None = None
         self._held_back: Container[TopicPartition] = ()
 
@@ -77,10 +78,13 @@ class FetchSession:
         self._wake = lambda: None
         self._partitions.clear()
         self._ready.clear()
-        self._undescribed.clear()
+        self.undescribed.clear()
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    def __getitem__(self, partition: TopicPartition) -> SessionPartition:
+        return self._partitions[partition]
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._partitions
@@ -91,34 +95,28 @@ class FetchSession:
         new = entry.partition not in self._partitions
         self._partitions[entry.partition] = entry
         self._ready.pop(entry.partition, None)
-        self._ready[entry.partition] = None
+        self._ready[entry.partition] = entry
         if new:
-            self._undescribed[entry.partition] = None
+            self.undescribed[entry.partition] = None
         return new
 
     def forget(self, partition: TopicPartition) -> bool:
         """Remove the partition; returns True if the session had the partition."""
         self._ready.pop(partition, None)
-        self._undescribed.pop(partition, None)
+        self.undescribed.pop(partition, None)
         return self._partitions.pop(partition, None) is not None
 
     def partitions(self) -> list[TopicPartition]:
         return list(self._partitions)
 
-    def ready(self) -> Iterator[SessionPartition]:
-        """The ready partitions, longest wait first. The list of ready partitions is a copy, so the session may change
-        during the iteration."""
-        partitions = self._partitions
-        return iter([partitions[partition] for partition in self._ready])
-
-    def undescribed(self) -> list[SessionPartition]:
-        """The new partitions whose high watermark and log start no response has given to the client yet."""
-        return [self._partitions[partition] for partition in self._undescribed]
+    def ready(self) -> list[SessionPartition]:
+        """The ready partitions, longest wait first."""
+        return list(self._ready.values())
 
     def describe(self, entry: SessionPartition, high_watermark: int, log_start: int) -> None:
         """Record that a response gives these offsets of the partition to the client."""
         entry.sent_high_watermark, entry.sent_log_start = high_watermark, log_start
-        self._undescribed.pop(entry.partition, None)
+        self.undescribed.pop(entry.partition, None)
 
     def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
         """Record that a response contains the records up to ``next_offset``. ``exhausted`` means that the partition has
@@ -127,7 +125,7 @@ class FetchSession:
         entry.position = next_offset
         del self._ready[entry.partition]
         if not exhausted:
-            self._ready[entry.partition] = None
+            self._ready[entry.partition] = entry
 
     def expect(self, missing_bytes: int | None, held_back: Container[TopicPartition] = ()) -> None:
         """Set how many more bytes a fetch waits for (at least one); None means that no fetch waits. ``held_back``:
@@ -142,9 +140,10 @@ class FetchSession:
         return self._expected is not None
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
-        if partition not in self._partitions:
+        entry = self._partitions.get(partition)
+        if entry is None:
             return
-        self._ready[partition] = None
+        self._ready[partition] = entry
         if self._expected is not None and partition in self._held_back:
             self._wake()
         elif self._expected is not None:
@@ -155,9 +154,10 @@ class FetchSession:
 
     def partition_changed(self, partition: TopicPartition) -> None:
         """Called when the log start advanced, or when the leader resigned: the fetch no longer waits."""
-        if partition not in self._partitions:
+        entry = self._partitions.get(partition)
+        if entry is None:
             return
-        self._ready[partition] = None
+        self._ready[partition] = entry
         if self._expected is not None:
             self._expected = None
             self._wake()
