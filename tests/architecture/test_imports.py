@@ -28,7 +28,9 @@ EDGE = re.compile(
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
     | services/gateway/src/headrace_gateway/(?!wire/).*   # it translates, but for Kafka's bytes
-    | services/broker/src/headrace_broker/replication/(wire|follower_streams)\.py   # from broker to broker
+    | services/broker/src/headrace_broker/partition/(follower\w*|matching|push_stream)\.py   # messages are data
+    | services/broker/src/headrace_broker/replication/follower_\w+\.py   # from broker to broker
+    | services/broker/src/headrace_broker/tracing\.py    # trace contexts in pushes
     | services/broker/src/headrace_broker/verifier\.py    # the calls to coordinators of transactions
     | clients/python/src/headrace/engine/.*
     | clients/python/src/headrace/admin/(acls|calls|cluster|configs|groups|log_dirs)\.py

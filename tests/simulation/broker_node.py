@@ -1,5 +1,5 @@
-"""A broker of the simulation: the product's storage, replicas, lanes and upkeep tasks, on a simulated event loop, disk
-and network. This module connects the parts without gRPC which ``app.py`` connects with gRPC."""
+"""A broker of the simulation: the product's storage, replicas, streams and upkeep tasks, on a simulated event loop,
+disk and network. This module connects the parts without gRPC which ``app.py`` connects with gRPC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesAssigned, IsrAnswer, IsrRequest, ReplicaKey
 from headrace_broker.flow import Flow
 from headrace_broker.handlers.replication import ReplicationService
-from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.partition_table import PartitionTable
 from headrace_broker.replication.follower_streams import FollowerStreams
 from headrace_broker.replication.isr_keeper import IsrKeeper
@@ -50,6 +49,7 @@ from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.telemetry import CorruptionFound, Emitter, Metrics
 from headrace_core.testing.clock import NodeClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
+from headrace_protos.v1.replication_pb2 import FollowHello, FollowRequest
 from tests.simulation.broker_clients import PRODUCER_EXPIRATION_MS
 from tests.simulation.broker_loop import SimLoop
 from tests.simulation.broker_upkeep import begin_upkeep
@@ -221,7 +221,7 @@ class LeaderEnd:
     def __init__(self, broker: Broker, connection: Connection) -> None:
         self._broker = broker
         self._connection = connection
-        self._lane: Any = None
+        self._pushes: Any = None
         self._key: tuple[int, Any] = (-1, None)
         self._is_scheduled = False
         self._closed = False
@@ -233,22 +233,17 @@ class LeaderEnd:
 
     @property
     def broker_epoch(self) -> int:
-        return -1 if self._lane is None else int(self._lane.broker_epoch)
+        return -1 if self._pushes is None else int(self._pushes.broker_epoch)
 
-    def received(self, message: Hello | Request) -> None:
+    def received(self, message: FollowHello | FollowRequest) -> None:
         if self._closed:
             return
         try:
-            if isinstance(message, Hello):
-                self._lane = self._broker.replication.lane(message, self)  # type: ignore[arg-type]
+            if isinstance(message, FollowHello):
+                self._pushes = self._broker.replication.push_stream(message, self)  # type: ignore[arg-type]
                 self._key = (message.broker_id, message.lane)
-                return
-            for handle in message.leaves:
-                self._lane.leave(handle, cannot_append=handle in message.cannot_append)
-            for ack in message.acks:
-                self._lane.ack(ack)
-            for join in message.joins:
-                self._lane.join(join)
+            else:
+                self._pushes.received(message)
         except HeadraceError as error:
             self.end(error)
 
@@ -273,25 +268,23 @@ class LeaderEnd:
         self._broker.pushes.end(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self._lane is not None:
+        if self._pushes is not None:
             self._broker.replication.closed(self, self._key)  # type: ignore[arg-type]
-            self._lane.close()
+            self._pushes.close()
 
     def _turn(self) -> None:
         self._is_scheduled = False
-        lane = self._lane
-        if lane is None or self._closed or lane.is_closed:
+        pushes = self._pushes
+        if pushes is None or self._closed or pushes.is_closed:
             self._broker.pushes.end(self)
             return
-        while (outgoing := lane.next()) is not None:
+        while (outgoing := pushes.next()) is not None:
             self._connection.to_follower(outgoing.response)
         self._broker.pushes.end(self)
-        for read in lane.take_cold_reads():
+        reads, pushes.cold_reads = pushes.cold_reads, []
+        for read in reads:
             reading = read.source.read_appended_cold(read.offset, read.max_bytes)
             reading.add_done_callback(lambda done, read=read: self._was_read(read, done))
-        due_ms = lane.due_ms()
-        if due_ms is not None:
-            self.wake_at(due_ms)
 
     def wake_at(self, due_ms: int) -> None:
         if self._closed:
@@ -305,7 +298,7 @@ class LeaderEnd:
         error = done.exception()
         if error is not None and not isinstance(error, HeadraceError):
             raise error
-        self._lane.was_read(read, done.result() if error is None else error)
+        self._pushes.was_read(read, done.result() if error is None else error)
 
 
 class Broker:
@@ -593,7 +586,7 @@ async def converse(stream: Any, address: str, outage: Any, backoff: Any) -> None
 
     async def write() -> None:
         while not connection.is_closed:
-            request = stream.lane.next()
+            request = stream.joins.next()
             if request is None:
                 stream.waiting = loop.create_future()
                 await stream.waiting

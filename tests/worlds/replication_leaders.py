@@ -1,5 +1,5 @@
-"""The partitions that a broker leads, without logs: a leader's lane (the queue of its messages to one follower) reads
-generated batches of given sizes."""
+"""The partitions that a broker leads, without logs: its streams to followers read generated batches of given
+sizes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from headrace_broker.partition import PartitionLeader
-from headrace_broker.partition.leader_lane import JoinedReplicas, LeaderLane
-from headrace_broker.partition.messages import Ack, Hello, Join, Lane, Response
 from headrace_broker.partition.pacing import UNLIMITED, Pacer
+from headrace_broker.partition.push_stream import LIVE, ColdRead, JoinedReplicas, PushStream
 from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, UnknownTopicIdError
 from headrace_core.types import TopicPartition
+from headrace_protos.v1.replication_pb2 import FollowJoin, FollowResponse, ReplicationLane
+from tests.worlds.replication_messages import a_hello, a_join, a_request, an_ack
 
 LEADER, FOLLOWER, OTHER = 1, 2, 3
 WINDOW = 32 << 20
@@ -111,7 +112,7 @@ class Led:
 
 
 class LeadingBroker:
-    """A LaneHost, with a clock that the test advances."""
+    """A broker that leads, with a clock that the test advances."""
 
     def __init__(self) -> None:
         self.led: dict[bytes, Led] = {}
@@ -127,12 +128,18 @@ class LeadingBroker:
         self.led[led.topic_id] = led
         return led
 
-    def lane(
-        self, *, broker_id: int = FOLLOWER, broker_epoch: int = 10, lane: Lane = Lane.LIVE, window: int = WINDOW
-    ) -> LeaderLane:
-        return LeaderLane(
-            Hello("c", broker_id, broker_epoch, LEADER, lane, window),
-            host=self,
+    def stream(
+        self,
+        *,
+        broker_id: int = FOLLOWER,
+        broker_epoch: int = 10,
+        kind: ReplicationLane = LIVE,
+        window: int = WINDOW,
+    ) -> PushStream:
+        return PushStream(
+            a_hello("c", broker_id, broker_epoch, LEADER, kind, window),
+            find=self.find,
+            is_throttled=self.is_throttled,
             registry=self.registry,
             pacer=self.pacer,
             now_ms=lambda: self.now_ms,
@@ -163,27 +170,33 @@ def join(
     leader_epoch: int | None = None,
     window: int = WINDOW,
     durable_end: int | None = None,
-) -> Join:
+) -> FollowJoin:
     epoch = led.leader.leader_epoch if leader_epoch is None else leader_epoch
     durable_end = log_end if durable_end is None else durable_end
-    return Join(handle, led.topic_id, 0, epoch, 0, log_end, last_epoch, durable_end, window)
+    return a_join(handle, led.topic_id, 0, epoch, 0, log_end, last_epoch, durable_end, window)
 
 
-def said(lane: LeaderLane) -> Response:
-    """The next message of the lane, which must have one."""
-    outgoing = lane.next()
-    assert outgoing is not None, "the lane has no message"
+def said(stream: PushStream) -> FollowResponse:
+    """The next message of the stream, which must have one."""
+    outgoing = stream.next()
+    assert outgoing is not None, "the stream has no message"
     return outgoing.response
 
 
-def drain(lane: LeaderLane) -> list[Response]:
-    """All messages that the lane can send now."""
+def drain(stream: PushStream) -> list[FollowResponse]:
+    """All messages that the stream can send now."""
     messages = []
-    while (outgoing := lane.next()) is not None:
+    while (outgoing := stream.next()) is not None:
         messages.append(outgoing.response)
-        assert len(messages) < 100_000, "the lane never becomes empty"
+        assert len(messages) < 100_000, "the stream never becomes empty"
     return messages
 
 
-def acked(lane: LeaderLane, handle: int, end: int) -> None:
-    lane.ack(Ack(handle, end, end, 0))
+def taken(stream: PushStream) -> list[ColdRead]:
+    """The reads that the stream asks for."""
+    reads, stream.cold_reads = stream.cold_reads, []
+    return reads
+
+
+def acked(stream: PushStream, handle: int, end: int) -> None:
+    stream.received(a_request(acks=[an_ack(handle, end, end, 0)]))

@@ -7,19 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace_broker.handlers.replication import LeaderStream, ReplicationService
-from headrace_broker.partition.messages import (
-    Ack,
-    Ended,
-    Hello,
-    Join,
-    Joined,
-    Lane,
-    OffsetsUpdate,
-    Push,
-    Request,
-    Response,
-)
-from headrace_broker.replication import wire
+from headrace_broker.partition.push_stream import LIVE
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
 from headrace_core.errors import HeadraceError
@@ -35,6 +23,18 @@ from headrace_core.metadata.records import (
 from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from headrace_protos.v1.replication_pb2 import FollowAck, FollowJoin, FollowRequest, FollowResponse, ReplicationLane
+from tests.worlds.replication_messages import (
+    a_hello,
+    a_join,
+    a_push,
+    a_request,
+    an_ack,
+    an_answer,
+    an_end,
+    an_update,
+    replaced,
+)
 from tests.worlds.solo_broker import BROKER_ID, FakeStream, SoloBroker, batch
 
 FOLLOWER = 2
@@ -49,7 +49,7 @@ class FollowerEnd:
         self.stream = FakeStream()
         self.handler = LeaderStream(service, self.stream)  # type: ignore[arg-type]
         self.reads = reads
-        self.got: list[Response] = []
+        self.got: list[FollowResponse] = []
         self._taken = 0
         send = self.stream.send
 
@@ -64,25 +64,25 @@ class FollowerEnd:
     def take(self) -> None:
         """Read the messages that were sent, so that the stream's queue is empty and the leader is notified."""
         while self._taken < len(self.stream.sent):
-            self.got.append(wire.response_of(self.stream.sent[self._taken]))
+            self.got.append(self.stream.sent[self._taken])
             self._taken += 1
             self.stream.queued_bytes = 0
             self.handler.on_written()
 
-    def hello(self, *, broker_epoch: int = 7, lane: Lane = Lane.LIVE, window: int = WINDOW, **other: Any) -> None:
-        hello = Hello("test", FOLLOWER, broker_epoch, BROKER_ID, lane, window)._replace(**other)
-        self.handler.on_request(wire.hello_to_proto(hello))
+    def hello(self, *, broker_epoch: int = 7, kind: ReplicationLane = LIVE, window: int = WINDOW, **other: Any) -> None:
+        hello = a_hello("test", FOLLOWER, broker_epoch, BROKER_ID, kind, window)
+        self.handler.on_request(FollowRequest(hello=replaced(hello, **other)))
 
-    def say(self, request: Request) -> None:
-        self.handler.on_request(wire.request_to_proto(request))
+    def say(self, request: FollowRequest) -> None:
+        self.handler.on_request(request)
 
     def join(self, handle: int, topic: str, *, partition: int = 0, log_end: int = 0, last_epoch: int = -1) -> None:
         topic_id = topic.encode().ljust(16, b".")
-        join = Join(handle, topic_id, partition, 0, 0, log_end, last_epoch, log_end, WINDOW)
-        self.say(Request(joins=(join,)))
+        join = a_join(handle, topic_id, partition, 0, 0, log_end, last_epoch, log_end, WINDOW)
+        self.say(a_request(joins=(join,)))
 
     def ack(self, handle: int, end: int) -> None:
-        self.say(Request(acks=(Ack(handle, end, end, 0),)))
+        self.say(a_request(acks=(an_ack(handle, end, end, 0),)))
 
     def records(self, handle: int) -> bytes:
         return b"".join(push.records for message in self.got for push in message.pushes if push.handle == handle)
@@ -165,17 +165,17 @@ class Leader:
 
     def __init__(self) -> None:
         self.replica: FollowerReplica | None = None
-        self.wanted: list[Lane] = []
+        self.wanted: list[ReplicationLane] = []
         self.left = 0
         self.said_cannot_append = 0
         self.refusals: list[HeadraceError] = []
         self.cuts: list[int] = []
-        self.acks: list[Ack] = []
+        self.acks: list[FollowAck] = []
         self.unconfirmed_leaves: list[Callable[[], None]] = []
         self._handle = 0
         self._changed = asyncio.Event()
 
-    # -- Following and Lanes -----------------------------------------------------------------------------------------
+    # -- Following and Streams -----------------------------------------------------------------------------------------
 
     def follow(self, replica: FollowerReplica) -> None:
         self.replica = replica
@@ -190,7 +190,7 @@ class Leader:
         return lambda: self.unconfirmed_leaves.remove(done)
 
     def join(self, replica: FollowerReplica) -> None:
-        self.wanted.append(replica.lane)
+        self.wanted.append(replica.kind)
         self._changed.set()
 
     def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
@@ -229,7 +229,7 @@ class Leader:
                 self._changed.clear()
                 await asyncio.wait([asyncio.ensure_future(self._changed.wait())], timeout=0.05)
 
-    async def asked(self) -> Join:
+    async def asked(self) -> FollowJoin:
         """The follower's next join, as soon as it may join."""
         await self.until(lambda: self.wanted and self.follower.can_join)
         self.wanted.clear()
@@ -238,21 +238,21 @@ class Leader:
         return self.follower.join(self._handle)
 
     def answer(self, **fields: Any) -> None:
-        self.follower.joined(Joined(self._handle, **fields))
+        self.follower.joined(an_answer(self._handle, **fields))
 
-    async def welcome(self, high_watermark: int = 0) -> Join:
+    async def welcome(self, high_watermark: int = 0) -> FollowJoin:
         join = await self.asked()
         self.answer(high_watermark=high_watermark, log_end=join.log_end)
         return join
 
     def push(self, records: bytes, high_watermark: int = 0, log_start: int = 0) -> None:
-        self.follower.pushed(Push(self._handle, records, high_watermark, log_start))
+        self.follower.pushed(a_push(self._handle, records, high_watermark, log_start), records)
 
     def updated(self, high_watermark: int, log_start: int = 0) -> None:
-        self.follower.updated(OffsetsUpdate(self._handle, high_watermark, log_start))
+        self.follower.updated(an_update(self._handle, high_watermark, log_start))
 
     def end(self, error: HeadraceError | None = None, *, other_lane: bool = False) -> None:
-        self.follower.ended(Ended(self._handle, error, other_lane))
+        self.follower.ended(an_end(self._handle, error, other_lane))
 
     async def acknowledged(self, end: int) -> None:
         await self.until(lambda: self.acks and self.acks[-1].durable_end >= end)

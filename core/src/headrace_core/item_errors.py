@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace_protos.v1 import common_pb2
 
-from .errors import HeadraceError
+from .errors import HeadraceError, from_number
 
 #: Maximum number of characters of an error message in a response. gRPC sends a call's error in trailing metadata, of
 #: which clients accept 8 KiB.
@@ -16,6 +16,11 @@ def error_to_proto(error: HeadraceError | None) -> common_pb2.Error | None:
     if error is None:
         return None
     return common_pb2.Error(code=error.number, message=shortened(error.message))  # type: ignore[arg-type]
+
+
+def error_of(message: common_pb2.Error) -> HeadraceError | None:
+    """Return the exception for an item's ``Error`` message; None for the code NONE."""
+    return from_number(message.code, message.message) if message.code else None
 
 
 def shortened(message: str) -> str:

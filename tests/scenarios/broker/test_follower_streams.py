@@ -6,19 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from headrace_broker.partition.messages import (
-    Ack,
-    Ended,
-    Hello,
-    Join,
-    Joined,
-    Lane,
-    OffsetsUpdate,
-    Push,
-    Request,
-    Response,
-)
-from headrace_broker.replication import wire
+from headrace_broker.partition.push_stream import CATCH_UP, LIVE
 from headrace_broker.replication.follower_streams import FollowerStreams, LeaveConfirmation
 from headrace_broker.settings import BrokerIdentity
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
@@ -27,6 +15,19 @@ from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.telemetry import Emitter, Metrics
 from headrace_protos.v1 import replication_pb2_grpc
+from headrace_protos.v1.replication_pb2 import (
+    FollowAck,
+    FollowEnded,
+    FollowHello,
+    FollowJoin,
+    FollowJoined,
+    FollowOffsetsUpdate,
+    FollowPush,
+    FollowRequest,
+    FollowResponse,
+    ReplicationLane,
+)
+from tests.worlds.replication_messages import a_join, a_push, an_ack, an_answer, an_end, follows
 from tests.worlds.this_process import free_port
 from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
@@ -38,10 +39,10 @@ class Leader(replication_pb2_grpc.ReplicationServicer):
     """Records requests, and accepts every follower."""
 
     def __init__(self) -> None:
-        self.hellos: list[Hello] = []
-        self.joins: list[Join] = []
+        self.hellos: list[FollowHello] = []
+        self.joins: list[FollowJoin] = []
         self.leaves: list[int] = []
-        self.acks: list[Ack] = []
+        self.acks: list[FollowAck] = []
         self.streams: list[ServerStream[Any, Any]] = []
         self.port = free_port()
         self._listener: Listener | None = None
@@ -64,15 +65,15 @@ class Leader(replication_pb2_grpc.ReplicationServicer):
         finally:
             self.streams.remove(stream)
 
-    def said(self, stream: ServerStream[Any, Any], request: Request) -> None:
+    def said(self, stream: ServerStream[Any, Any], request: FollowRequest) -> None:
         self.joins += request.joins
         self.leaves += request.leaves
         self.acks += request.acks
         if request.joins:
-            stream.send(wire.response_to_proto(Response(joined=tuple(Joined(each.handle) for each in request.joins))))
+            stream.send(FollowResponse(joined=[an_answer(each.handle) for each in request.joins]))
 
-    def push(self, push: Push) -> None:
-        self.streams[-1].send(wire.response_to_proto(Response(pushes=(push,))))
+    def push(self, push: FollowPush) -> None:
+        self.streams[-1].send(FollowResponse(pushes=[push]))
 
 
 class _Notes(StreamHandler[Any]):
@@ -81,10 +82,10 @@ class _Notes(StreamHandler[Any]):
 
     def on_request(self, request: Any) -> None:
         if self._is_greeted:
-            self._leader.said(self._stream, wire.request_of(request))
+            self._leader.said(self._stream, request)
         else:
             self._is_greeted = True
-            self._leader.hellos.append(wire.hello_of(request))
+            self._leader.hellos.append(request.hello)
 
 
 class Replica:
@@ -92,8 +93,8 @@ class Replica:
 
     leader_id, leader_epoch, topic_id, number = LEADER, 1, b"t" * 16, 0
 
-    def __init__(self, streams: FollowerStreams, lane: Lane = Lane.LIVE) -> None:
-        self.lane = lane
+    def __init__(self, streams: FollowerStreams, kind: ReplicationLane = LIVE) -> None:
+        self.kind = kind
         self.can_join = True
         self.streams = streams
         self.handle = -1
@@ -101,29 +102,29 @@ class Replica:
         self.pushes: list[bytes] = []
         self.losses = 0
         self.stumbles: list[Exception] = []
-        self._ack: Ack | None = None
+        self._ack: FollowAck | None = None
 
-    def join(self, handle: int) -> Join:
+    def join(self, handle: int) -> FollowJoin:
         self.handle = handle
         end = len(self.pushes)
-        return Join(handle, self.topic_id, self.number, self.leader_epoch, 0, end, -1, end, 1_000)
+        return a_join(handle, self.topic_id, self.number, self.leader_epoch, 0, end, -1, end, 1_000)
 
-    def next_ack(self) -> Ack | None:
+    def next_ack(self) -> FollowAck | None:
         ack, self._ack = self._ack, None
         return ack
 
-    def joined(self, answer: Joined) -> None:
-        self.is_following = answer.follows
+    def joined(self, answer: FollowJoined) -> None:
+        self.is_following = follows(answer)
 
-    def pushed(self, push: Push) -> None:
-        self.pushes.append(push.records)
-        self._ack = Ack(self.handle, len(self.pushes), len(self.pushes), 0)
+    def pushed(self, push: FollowPush, records: bytes) -> None:
+        self.pushes.append(records)
+        self._ack = an_ack(self.handle, len(self.pushes), len(self.pushes), 0)
         self.streams.ack_due(self)  # type: ignore[arg-type]
 
-    def updated(self, update: OffsetsUpdate) -> None:
+    def updated(self, update: FollowOffsetsUpdate) -> None:
         pass
 
-    def ended(self, message: Ended) -> None:
+    def ended(self, message: FollowEnded) -> None:
         pass
 
     def stumbled(self, error: Exception) -> None:
@@ -159,25 +160,25 @@ async def world() -> AsyncIterator[tuple[Leader, FollowerStreams]]:
 @in_loop
 async def test_records_come_and_are_acknowledged_on_one_stream_for_each_lane() -> None:
     async with world() as (leader, streams):
-        near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
+        near, far = Replica(streams), Replica(streams, CATCH_UP)
         streams.join(near)
         streams.join(far)
         assert leader.hellos == []  # no leader address is known
         streams.metadata_changed(at(leader.port))
         await until(lambda: near.is_following and far.is_following)
-        assert {hello.lane for hello in leader.hellos} == {Lane.LIVE, Lane.CATCH_UP}
+        assert {hello.lane for hello in leader.hellos} == {LIVE, CATCH_UP}
         assert {(each.cluster_id, each.broker_id, each.broker_epoch, each.leader_id) for each in leader.hellos} == {
             ("tests", 1, 11, LEADER)
         }
         assert len(leader.streams) == 2
         streams.leave(far)
         await until(lambda: len(leader.streams) == 1)  # its stream had no other partition
-        leader.push(Push(near.handle, b"records", 0, 0))
+        leader.push(a_push(near.handle, b"records", 0, 0))
         await until(lambda: leader.acks)
         assert near.pushes == [b"records"]
-        assert leader.acks == [Ack(near.handle, 1, 1, 0)]
-        leader.push(Push(near.handle + 1, b"for nobody", 0, 0))
-        leader.push(Push(near.handle, b"more", 0, 0))
+        assert leader.acks == [an_ack(near.handle, 1, 1, 0)]
+        leader.push(a_push(near.handle + 1, b"for nobody", 0, 0))
+        leader.push(a_push(near.handle, b"more", 0, 0))
         await until(lambda: len(near.pushes) == 2)
         assert near.pushes[1] == b"more"
         assert streams.bytes_in.value == len(b"recordsfor nobodymore")
@@ -191,7 +192,7 @@ async def test_a_leader_that_comes_back_is_joined_again_and_one_that_moved_is_fo
         streams.join(replica)
         await until(lambda: replica.is_following)
         first = replica.handle
-        leader.push(Push(first, b"one", 0, 0))
+        leader.push(a_push(first, b"one", 0, 0))
         await until(lambda: replica.pushes)
         await leader.stop()
         await until(lambda: replica.losses)
@@ -218,13 +219,13 @@ async def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_
             streams.join(each)
         await until(lambda: sound.is_following and unsound.is_following)
 
-        def stumble(push: Push) -> None:
+        def stumble(push: FollowPush, records: bytes) -> None:
             raise AssertionError("an unforeseen error")
 
         unsound.pushed = stumble  # type: ignore[method-assign]
-        broken = Push(unsound.handle, b"for one", 0, 0)
-        whole = Push(sound.handle, b"for the other", 0, 0)
-        leader.streams[-1].send(wire.response_to_proto(Response(pushes=(broken, whole, broken))))
+        broken = a_push(unsound.handle, b"for one", 0, 0)
+        whole = a_push(sound.handle, b"for the other", 0, 0)
+        leader.streams[-1].send(FollowResponse(pushes=[broken, whole, broken]))
         await until(lambda: sound.pushes)
         await until(lambda: leader.leaves == [unsound.handle])
         assert [str(error) for error in unsound.stumbles] == ["an unforeseen error"]
@@ -234,7 +235,7 @@ async def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_
         unsound.is_following = False  # of the first join
         streams.join(unsound)  # as it does after a pause
         await until(lambda: unsound.is_following)
-        leader.push(Push(unsound.handle, b"for one", 0, 0))
+        leader.push(a_push(unsound.handle, b"for one", 0, 0))
         await until(lambda: unsound.pushes)
 
 
@@ -247,14 +248,14 @@ async def test_a_bug_in_the_writer_ends_the_stream_and_the_next_one_carries_on()
         streams.join(replica)
         await until(lambda: replica.is_following)
 
-        def stumble() -> Ack | None:
+        def stumble() -> FollowAck | None:
             del replica.next_ack
             raise AssertionError("a bug")
 
         replica.next_ack = stumble  # type: ignore[method-assign]
-        leader.push(Push(replica.handle, b"one", 0, 0))
+        leader.push(a_push(replica.handle, b"one", 0, 0))
         await until(lambda: replica.losses == 1 and replica.is_following)
-        leader.push(Push(replica.handle, b"two", 0, 0))
+        leader.push(a_push(replica.handle, b"two", 0, 0))
         await until(lambda: leader.acks)
         assert replica.pushes == [b"one", b"two"]
         assert len(leader.hellos) == 2
@@ -303,25 +304,25 @@ async def test_a_leave_is_confirmed_behind_the_last_word() -> None:
         await until(lambda: confirmed)
         assert confirmed == [True]
         await until(lambda: len(leader.leaves) == 2)  # and the follower ends the join with that handle
-        assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), Join)
+        assert isinstance(LeaveConfirmation(goes, streams, lambda: None).join(9), FollowJoin)
 
 
 @in_loop
 async def test_a_stream_whose_last_partition_the_leader_let_go_of_ends_when_that_one_goes_elsewhere() -> None:
     async with world() as (leader, streams):
         streams.metadata_changed(at(leader.port))
-        near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
+        near, far = Replica(streams), Replica(streams, CATCH_UP)
         streams.join(near)
         streams.join(far)
         await until(lambda: near.is_following and far.is_following)
         # each follower has its own handle, and both lanes number their handles from one
         for stream in leader.streams:
-            stream.send(wire.response_to_proto(Response(ended=(Ended(far.handle, None, other_lane=True),))))
+            stream.send(FollowResponse(ended=[an_end(far.handle, None, other_lane=True)]))
         await until(lambda: not any(count for _, _, count, _ in streams.describe()))
-        far.lane = Lane.LIVE
+        far.kind = LIVE
         streams.join(far)  # it has caught up
         await until(lambda: len(leader.streams) == 1)
-        assert [(kind, count) for _, kind, count, _ in streams.describe()] == [(Lane.LIVE, 1)]
+        assert [(kind, count) for _, kind, count, _ in streams.describe()] == [(LIVE, 1)]
         streams.leave(far)
         streams.leave(near)
         await until(lambda: not leader.streams)

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace_broker.partition import PartitionFollower
-from headrace_broker.partition.messages import Divergence, Lane
+from headrace_broker.partition import FetchSession, PartitionFollower
+from headrace_broker.partition.push_stream import CATCH_UP, LIVE
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
 from headrace_core.metadata.records import (
@@ -25,6 +25,7 @@ from headrace_core.metadata.records import (
 )
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from tests.worlds.replication_messages import a_divergence
 from tests.worlds.replication_world import LARGE, ORDERS, OTHER, FollowersWorld, Leader, batches, change, log_of
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 from tests.worlds.waiting import in_loop
@@ -43,7 +44,8 @@ async def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_
         assert not [ack for ack in leader.acks if ack.log_end]
         fs.release()
         await leader.acknowledged(3)
-        assert leader.acks[-1][1:] == (3, 3, 0)
+        ack = leader.acks[-1]
+        assert (ack.durable_end, ack.log_end, ack.log_start) == (3, 3, 0)
         assert log_of(broker) == first + second
         assert leader.follower.high_watermark == 2
         leader.updated(high_watermark=9)
@@ -90,6 +92,7 @@ async def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_ove
             monkeypatch.setattr(victim, method, works)
             raise AssertionError("an unforeseen error")
 
+        replica.subscribe(FetchSession(lambda: None))
         monkeypatch.setattr(victim, method, stumbles)
         with pytest.raises(AssertionError) as met:
             leader.push(batches(1, b"1"))
@@ -128,7 +131,7 @@ async def test_a_log_is_cut_where_the_leaders_history_says_and_joins_again() -> 
         join = await leader.asked()
         assert (join.leader_epoch, join.log_end, join.last_epoch) == (2, 3, 0)
         assert leader.follower.high_watermark == 1  # the log continued from one epoch to the next
-        leader.answer(diverging=Divergence(0, 1))
+        leader.answer(diverging=a_divergence(0, 1))
         join = await leader.welcome()
         assert (join.log_end, join.last_epoch) == (1, 0)
         assert leader.cuts == [3]
@@ -193,16 +196,16 @@ async def test_a_follower_that_is_elected_leads_from_where_its_log_ends() -> Non
 
 
 @in_loop
-async def test_who_is_sent_to_the_other_lane_joins_there() -> None:
+async def test_who_is_sent_to_the_other_stream_joins_there() -> None:
     async with FollowersWorld() as (_, leader):
-        await leader.until(lambda: leader.wanted == [Lane.LIVE])
+        await leader.until(lambda: leader.wanted == [LIVE])
         await leader.asked()
         leader.answer(other_lane=True)
-        await leader.until(lambda: leader.wanted == [Lane.CATCH_UP])
+        await leader.until(lambda: leader.wanted == [CATCH_UP])
         await leader.welcome()
         leader.push(batches(0, b"a"))
         leader.end(other_lane=True)
-        await leader.until(lambda: leader.wanted == [Lane.LIVE])
+        await leader.until(lambda: leader.wanted == [LIVE])
         assert (await leader.welcome()).log_end == 1  # pushes in transit arrived before
 
 

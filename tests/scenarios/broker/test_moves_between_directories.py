@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from headrace_broker.moves import settle_moves
-from headrace_broker.partition.messages import Divergence, Joined
 from headrace_core import errors
 from headrace_core.log import format_directory
 from headrace_core.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, read_offsets
@@ -19,6 +18,7 @@ from headrace_core.node.ids import id_to_text
 from headrace_core.telemetry import ReplicaMoved
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
+from tests.worlds.replication_messages import a_divergence, an_answer
 from tests.worlds.solo_broker import SoloBroker, batch, fetch, produce
 from tests.worlds.this_process import steps
 from tests.worlds.waiting import in_loop
@@ -366,7 +366,7 @@ def test_a_log_that_is_truncated_for_a_new_leader_is_copied_again() -> None:
             await broker.new_leader("orders", 2, leader_epoch=1)
             followed = broker.partitions.followed[ORDERS]
             followed.join(1)
-            followed.joined(Joined(1, diverging=Divergence(0, 7)))
+            followed.joined(an_answer(1, diverging=a_divergence(0, 7)))
             broker.storage.set_moves_rate(1e9)
             await broker.storage.until_moved(ORDERS)
             assert homes(fs) == ["/two/orders-0"]

@@ -12,7 +12,6 @@ import pytest
 
 from headrace_broker.handlers.offsets import OffsetsService
 from headrace_broker.leader_replica import LeaderReplica
-from headrace_broker.partition.messages import Joined, OffsetsUpdate, Push
 from headrace_core import errors
 from headrace_core.records import read_header, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
@@ -30,6 +29,7 @@ from tests.worlds.log_world import (
     stable_offset_of,
     transactional,
 )
+from tests.worlds.replication_messages import a_push, an_answer, an_update
 from tests.worlds.solo_broker import SoloBroker, batch, fetch
 from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
@@ -207,16 +207,16 @@ async def test_a_follower_and_the_leader_that_it_becomes_answer_as_the_leader_be
         await pair.begin(leader=OTHER)
         replica = pair.followed
         replica.join(1)
-        replica.joined(Joined(1))
+        replica.joined(an_answer(1))
         transactions = Transactions(random.Random(5))
         made = transactions.batches(0, 60)
         transactions.written += [written for _, written in made]
         end = made[-1][1].next_offset
         data = b"".join(_of_epoch(batch, 3) for batch, _ in made)
-        replica.pushed(Push(1, data, 0, 0))
+        replica.pushed(a_push(1, data, 0, 0), data)
         await until(lambda: replica.log_end == end)
         for high_watermark in range(end + 1):
-            replica.updated(OffsetsUpdate(1, high_watermark, 0))
+            replica.updated(an_update(1, high_watermark, 0))
             assert replica.last_stable_offset == stable_offset_of(transactions.written, end, high_watermark)
         request = committed(1, "orders", max_wait_ms=0)
         request.rack = "b"

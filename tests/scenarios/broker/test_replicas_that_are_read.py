@@ -13,7 +13,6 @@ import pytest
 
 from headrace_broker.handlers.fetch import NEARER_LOOK_MS
 from headrace_broker.handlers.offsets import OffsetsService
-from headrace_broker.partition.messages import Joined, Push
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
 from headrace_core.log import PartitionLog
@@ -29,6 +28,7 @@ from headrace_core.telemetry import LogDirectoryFailed
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import offsets_pb2
+from tests.worlds.replication_messages import a_push, an_answer
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch, fetch
 from tests.worlds.waiting import in_loop
 from tests.worlds.waiting import until_async as until
@@ -191,7 +191,8 @@ def _feed(pair: Pair, *values: bytes, high_watermark: int) -> None:
     """The second broker leads, and pushes."""
     replica, end = pair.followed, pair.followed.log.log_end_offset
     records = batch(*values)
-    replica.pushed(Push(1, with_base(records, 0, end, 3) + records[16:], high_watermark, 0))
+    data = with_base(records, 0, end, 3) + records[16:]
+    replica.pushed(a_push(1, data, high_watermark, 0), data)
 
 
 @in_loop
@@ -201,7 +202,7 @@ async def test_a_follower_serves_up_to_its_high_watermark_and_no_further():
         await pair.begin(leader=OTHER)
         replica = pair.followed
         replica.join(1)
-        replica.joined(Joined(1))
+        replica.joined(an_answer(1))
         _feed(pair, b"a", b"b", high_watermark=0)
         await until(lambda: replica.follower.durable_end >= 2)
         consumer, answers = broker.consumer()
@@ -234,7 +235,7 @@ async def test_only_a_read_that_shows_a_failed_disk_takes_its_directory_offline(
         else:
             replica = pair.followed
             replica.join(1)
-            replica.joined(Joined(1))
+            replica.joined(an_answer(1))
             _feed(pair, b"a", high_watermark=1)
             await until(lambda: replica.high_watermark == 1)
         fails = asyncio.get_running_loop().create_future()

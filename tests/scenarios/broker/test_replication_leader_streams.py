@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.partition.messages import Ack, Lane, Request
-from headrace_broker.replication import wire
+from headrace_broker.partition.push_stream import CATCH_UP
 from headrace_core import errors
 from headrace_core.log.turns import SyncGauge
 from headrace_core.metadata.records import ConfigRecord, ConfigResourceType
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from tests.worlds.replication_messages import a_request, an_ack
 from tests.worlds.replication_world import FollowerEnd, ReplicationWorld
 from tests.worlds.solo_broker import BROKER_ID, SoloBroker, batch, produce
 from tests.worlds.waiting import in_loop
@@ -63,7 +63,7 @@ def _diary(fs: CrashingFileSystem, follower: FollowerEnd) -> list[str]:
     send = follower.stream.send
 
     def sending(response: Any, size: int = 0) -> None:
-        if wire.response_of(response).pushes:
+        if response.pushes:
             diary.append("sending")
         send(response, size)
 
@@ -127,7 +127,7 @@ def test_a_stream_whose_turn_fails_holds_up_no_flush(monkeypatch: pytest.MonkeyP
             follower.hello()
             follower.join(1, "orders")
             await until(lambda: any(message.joined for message in follower.got))
-            monkeypatch.setattr(follower.handler._lane, "next", broken)
+            monkeypatch.setattr(follower.handler._pushes, "next", broken)
             for count, value in enumerate((b"a", b"b", b"c"), 1):
                 await asyncio.wait_for(here.append("orders", value), 20)
                 assert here.leader("orders").flushed_end == count
@@ -233,7 +233,7 @@ async def test_a_former_life_ends_when_the_metadata_brings_the_next_one():
         await until(lambda: bool(before.records(1)))
         await here.registers(9)
         assert isinstance(before.stream.ended, errors.StaleBrokerEpochError)
-        before.say(Request(acks=(Ack(1, 1, 1, 0),)))  # was in flight
+        before.say(a_request(acks=(an_ack(1, 1, 1, 0),)))  # was in flight
         assert here.leader("orders").high_watermark == 0
         now = here.follower()
         now.hello(broker_epoch=9)
@@ -251,7 +251,7 @@ async def test_a_follower_that_dials_again_takes_the_place_of_its_broken_stream(
         broken, again, other_lane = here.follower(), here.follower(), here.follower()
         broken.hello()
         broken.join(1, "orders")
-        other_lane.hello(lane=Lane.CATCH_UP)
+        other_lane.hello(kind=CATCH_UP)
         again.hello()
         again.join(1, "orders")
         await here.append("orders", b"a")
@@ -344,7 +344,7 @@ async def test_bytes_that_are_no_request_end_the_stream():
         follower = here.follower()
         follower.hello()
         follower.join(1, "orders")
-        request = wire.request_to_proto(Request(acks=(Ack(1, 99, 99, 0),)))
+        request = a_request(acks=[an_ack(1, 99, 99, 0)])
         with pytest.raises(errors.InvalidRequestError):
             follower.handler.on_request(request)
         follower.handler.on_closed()

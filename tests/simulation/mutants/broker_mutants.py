@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace_broker import roles
 from headrace_broker.leader_replica import LeaderReplica
-from headrace_broker.partition import isr, leader_lane
+from headrace_broker.partition import isr, push_stream
 from headrace_broker.partition.follower import FollowerState, LogsMatch, PartitionFollower, Truncate
 from headrace_broker.partition.healing import HealingReplica, Step, next_step
 from headrace_broker.partition.isr import InSyncSet
@@ -199,9 +199,9 @@ def _expire_by_record_time(self: ProducerTable, now_ms: float, expiration_ms: in
 _cut_at = PartitionLog._cut_at
 
 
-def _keep_the_table(self: PartitionLog, offset: int) -> None:
+def _keep_the_table(self: PartitionLog, offset: int, last_epoch: int) -> None:
     table = self.producers
-    _cut_at(self, offset)
+    _cut_at(self, offset, last_epoch)
     table.next_offset = self.log_end_offset
     self.producers = table
 
@@ -265,15 +265,15 @@ MUTANTS = (
         Patch(PartitionFollower, "joined", _cut_to_the_high_watermark),
     ),
     _mutant(
-        "ComparesNoLogs", "KIP-101: a follower's tail diverges unnoticed", Patch(leader_lane, "match", _match_anything)
+        "ComparesNoLogs", "KIP-101: a follower's tail diverges unnoticed", Patch(push_stream, "match", _match_anything)
     ),
     _mutant(
-        "TrustsUnknownEpochs", "KIP-279: fast double failover diverges", Patch(leader_lane, "match", _trust_the_end)
+        "TrustsUnknownEpochs", "KIP-279: fast double failover diverges", Patch(push_stream, "match", _trust_the_end)
     ),
     _mutant(
         "FencesNoReader",
         "KIP-320: stale-epoch fetch, undetected truncation",
-        Patch(leader_lane, "check_epoch", _check_no_epoch),
+        Patch(push_stream, "check_epoch", _check_no_epoch),
         Patch(broker_clients, "check_epoch", _check_no_epoch),
     ),
     _mutant(

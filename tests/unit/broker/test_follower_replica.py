@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace_broker.partition import PartitionFollower
-from headrace_broker.partition.messages import Divergence, Joined
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_broker.traffic import TopicTraffic
 from headrace_core.errors import StorageError
 from headrace_core.log.epochs import EpochEnd
 from headrace_core.types import TopicPartition
+from tests.worlds.replication_messages import a_divergence, an_answer
 
 
 def test_a_cut_that_fails_with_its_directory_leaves_no_unread_error() -> None:
@@ -47,7 +47,7 @@ async def _errors_of_a_cut_that_fails() -> list[dict[str, Any]]:
     )
     replica = FollowerReplica(log, follower, writer, SimpleNamespace(), lambda log, error: None, TopicTraffic())  # type: ignore[arg-type]
     replica.join(1)
-    replica.joined(Joined(1, diverging=Divergence(2, 67)))
+    replica.joined(an_answer(1, diverging=a_divergence(2, 67)))
     failure = StorageError("the log directory failed")
     replica.end(failure)
     cuts.pop().set_exception(failure)

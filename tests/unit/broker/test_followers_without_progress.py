@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from headrace_broker.partition.follower_lane import FollowerLane
+from headrace_broker.partition.follower_joins import FollowerJoins
 from headrace_broker.partition.isr import JOIN_MS, REJOIN_MS
-from headrace_broker.partition.messages import Request
-from headrace_broker.replication import wire
 from headrace_core.telemetry import IsrShrunk
+from headrace_protos.v1.replication_pb2 import FollowJoin
 from tests.unit.broker.test_isr_keeper import FOLLOWER, LONG_MS, IsrKeeperWorld, join, now_ms
 from tests.unit.broker.test_partition_leader_isr import LAG_MS, Leader
 from tests.worlds.waiting import in_loop
@@ -162,28 +161,25 @@ async def test_the_keeper_does_not_wait_for_its_next_look() -> None:
 class Replica:
     can_join = True
 
-    def join(self, handle: int) -> object:
-        return handle
+    def join(self, handle: int) -> FollowJoin:
+        return FollowJoin(handle=handle)
 
     def next_ack(self) -> None:
         return None
 
 
 def test_the_stream_says_it_with_the_leave_once() -> None:
-    lane: FollowerLane[Replica] = FollowerLane()  # type: ignore[type-var]
+    joins: FollowerJoins[Replica] = FollowerJoins()
     one, other = Replica(), Replica()
-    lane.join(one)
-    lane.join(other)
-    lane.next()
-    lane.leave(one, cannot_append=True)
-    lane.leave(other)
-    said = lane.next()
+    joins.join(one)
+    joins.join(other)
+    joins.next()
+    joins.leave(one, cannot_append=True)
+    joins.leave(other)
+    said = joins.next()
     assert said is not None
-    assert (set(said.leaves), said.cannot_append) == ({1, 2}, frozenset({1}))
-    assert wire.request_of(wire.request_to_proto(Request(leaves=(1, 2), cannot_append=frozenset({1})))) == Request(
-        leaves=(1, 2), cannot_append=frozenset({1})
-    )
-    lane.join(one)
-    again = lane.next()
+    assert (list(said.leaves), list(said.cannot_append)) == ([1, 2], [1])
+    joins.join(one)
+    again = joins.next()
     assert again is not None
     assert not again.cannot_append

@@ -10,31 +10,23 @@ import pytest
 
 from headrace_broker.partition import FollowerState, PartitionFollower, match
 from headrace_broker.partition.follower import (
-    Drop,
     LeaderLacks,
     LogsMatch,
-    OtherLane,
-    Refuse,
+    OtherStream,
     Restart,
     Stale,
-    Take,
     Truncate,
     Wait,
 )
 from headrace_broker.partition.matching import MATCHES, OUT_OF_RANGE, EndOf, Match, cut_for
-from headrace_broker.partition.messages import Divergence, Ended, Joined, OffsetsUpdate, Push
-from headrace_core.errors import CorruptMessageError, FencedLeaderEpochError, StorageError
+from headrace_core.errors import FencedLeaderEpochError, StorageError
 from headrace_core.log.epochs import EpochStart, LeaderEpochs
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from headrace_protos.v1.replication_pb2 import FollowJoined
+from tests.worlds.replication_messages import a_divergence, a_push, an_answer, an_end, an_update
 
 PARTITION = TopicPartition("orders", 3)
-
-
-class Batch(NamedTuple):
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
 
 
 def epochs(*starts: tuple[int, int]) -> LeaderEpochs:
@@ -68,7 +60,7 @@ def follower(*, end: int = 100, last_epoch: int = 4, high_watermark: int = 80, s
 def following(**given: int) -> PartitionFollower:
     it = follower(**given)
     it.join(7, 1 << 20)
-    assert it.joined(Joined(7, high_watermark=80), end_of(it.log_end)) == LogsMatch()
+    assert it.joined(an_answer(7, high_watermark=80), end_of(it.log_end)) == LogsMatch()
     return it
 
 
@@ -94,14 +86,14 @@ def test_logs_match_when_the_leader_has_the_follower_s_last_epoch_at_least_as_fa
 
 def test_a_follower_with_more_of_an_epoch_than_the_leader_parts_where_it_ended_there():
     """KIP-101."""
-    assert matched(75, 2, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
-    assert matched(120, 4, (2, 0), (4, 60)) == Match(False, Divergence(4, 100))
+    assert matched(75, 2, (2, 0), (4, 60)) == Match(False, a_divergence(2, 60))
+    assert matched(120, 4, (2, 0), (4, 60)) == Match(False, a_divergence(4, 100))
 
 
 def test_a_follower_with_an_epoch_that_the_leader_never_had_parts_at_the_largest_below_it():
     """KIP-279: fast double failover."""
-    assert matched(70, 3, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
-    assert matched(100, 7, (2, 0), (4, 60)) == Match(False, Divergence(4, 100))
+    assert matched(70, 3, (2, 0), (4, 60)) == Match(False, a_divergence(2, 60))
+    assert matched(100, 7, (2, 0), (4, 60)) == Match(False, a_divergence(4, 100))
 
 
 def test_an_empty_follower_goes_on_wherever_the_leader_has_records():
@@ -119,8 +111,8 @@ def test_a_follower_that_ends_where_the_leader_deleted_its_records_is_compared_b
     """Without a restart the follower keeps its table of producers. If the follower becomes the leader, it therefore
     knows the duplicates of its producers."""
     assert matched(50, 2, (2, 50), (4, 50), start=50) == MATCHES
-    assert matched(70, 2, (2, 50), (4, 50), start=50) == Match(False, Divergence(2, 50))
-    assert matched(70, 3, (2, 50), (4, 50), start=50) == Match(False, Divergence(2, 50))
+    assert matched(70, 2, (2, 50), (4, 50), start=50) == Match(False, a_divergence(2, 50))
+    assert matched(70, 3, (2, 50), (4, 50), start=50) == Match(False, a_divergence(2, 50))
     assert matched(50, 1, (2, 50), (4, 50), start=50) == OUT_OF_RANGE
 
 
@@ -130,26 +122,26 @@ def test_logs_that_have_nothing_in_common_above_the_leader_s_start_do_not_match(
 
 
 def test_a_log_is_cut_where_the_epoch_ends_in_the_log_that_has_less_of_it():
-    assert cut_for(Divergence(2, 60), end_of(100, (2, 0), (3, 40)), 100) == 40
-    assert cut_for(Divergence(2, 60), end_of(100, (2, 0), (3, 80)), 100) == 60
+    assert cut_for(a_divergence(2, 60), end_of(100, (2, 0), (3, 40)), 100) == 40
+    assert cut_for(a_divergence(2, 60), end_of(100, (2, 0), (3, 80)), 100) == 60
 
 
 def test_a_log_without_the_leader_s_epoch_is_cut_where_the_largest_one_below_it_ends():
     """KIP-279: the leader names epoch 3, but the follower knows only epochs 2 and 4."""
-    assert cut_for(Divergence(3, 90), end_of(100, (2, 0), (4, 40)), 100) == 40
+    assert cut_for(a_divergence(3, 90), end_of(100, (2, 0), (4, 40)), 100) == 40
 
 
 def test_an_epoch_that_a_follower_has_noted_and_has_no_record_of_is_not_where_logs_match():
     """The follower received the end of epoch 2 and the start of epoch 4 while its disk was full. The follower's log
     ends at 50, but its epochs already contain 4. The next records from the leader belong to epoch 2, and a log refuses
     epoch 2 after epoch 4."""
-    assert matched(50, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
-    assert matched(60, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
+    assert matched(50, 4, (2, 0), (4, 60)) == Match(False, a_divergence(2, 60))
+    assert matched(60, 4, (2, 0), (4, 60)) == Match(False, a_divergence(2, 60))
     assert matched(61, 4, (2, 0), (4, 60)) == MATCHES
-    assert matched(99, 4, (2, 0), (4, 100)) == Match(False, Divergence(2, 100)), "the leader has none of it either"
+    assert matched(99, 4, (2, 0), (4, 100)) == Match(False, a_divergence(2, 100)), "the leader has none of it either"
     it = follower(end=50, high_watermark=20)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(2, 60)), end_of(50, (2, 0), (4, 60))) == Truncate(50, 2)
+    assert it.joined(an_answer(7, diverging=a_divergence(2, 60)), end_of(50, (2, 0), (4, 60))) == Truncate(50, 2)
 
 
 def test_a_follower_that_ends_where_the_leader_s_records_were_deleted_up_to_goes_on_from_there():
@@ -200,7 +192,7 @@ def test_a_join_tells_what_is_in_the_log():
 def test_the_log_is_cut_by_epoch_though_the_high_watermark_is_lower_and_the_follower_joins_again():
     it = follower(high_watermark=20)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(4, 90)), end_of(100, (2, 0), (4, 60))) == Truncate(90, 4)
+    assert it.joined(an_answer(7, diverging=a_divergence(4, 90)), end_of(100, (2, 0), (4, 60))) == Truncate(90, 4)
     assert it.state is FollowerState.TRUNCATING
     assert not it.can_join
     it.truncated(90, 4)
@@ -211,7 +203,7 @@ def test_the_log_is_cut_by_epoch_though_the_high_watermark_is_lower_and_the_foll
 def test_a_cut_below_the_high_watermark_takes_it_along():
     it = follower(high_watermark=80)
     it.join(7, 1)
-    it.joined(Joined(7, diverging=Divergence(2, 60)), end_of(100, (2, 0), (4, 60)))
+    it.joined(an_answer(7, diverging=a_divergence(2, 60)), end_of(100, (2, 0), (4, 60)))
     it.truncated(60, 2)
     assert (it.high_watermark, it.durable_end, it.last_epoch) == (60, 60, 2)
 
@@ -219,7 +211,7 @@ def test_a_cut_below_the_high_watermark_takes_it_along():
 def test_a_former_leader_whose_epoch_has_no_record_lets_go_of_the_epoch_alone():
     it = follower(last_epoch=4)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (2, 0), (4, 100))) == Truncate(100, 2)
+    assert it.joined(an_answer(7, diverging=a_divergence(2, 100)), end_of(100, (2, 0), (4, 100))) == Truncate(100, 2)
     it.truncated(100, 2)
     assert (it.log_end, it.high_watermark, it.join(8, 1).last_epoch) == (100, 80, 2)
 
@@ -227,7 +219,7 @@ def test_a_former_leader_whose_epoch_has_no_record_lets_go_of_the_epoch_alone():
 def test_so_does_one_whose_records_are_all_deleted():
     it = follower(last_epoch=4, start=100, high_watermark=100)
     it.join(7, 1)
-    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (2, 100), (4, 100))) == Truncate(100, 2)
+    assert it.joined(an_answer(7, diverging=a_divergence(2, 100)), end_of(100, (2, 100), (4, 100))) == Truncate(100, 2)
     it.truncated(100, 2)
     assert (it.log_start, it.log_end, it.join(8, 1).last_epoch) == (100, 100, 2)
 
@@ -235,14 +227,14 @@ def test_so_does_one_whose_records_are_all_deleted():
 def test_a_divergence_that_cuts_nothing_is_no_reason_to_cut():
     it = follower()
     it.join(7, 1)
-    assert isinstance(it.joined(Joined(7, diverging=Divergence(4, 100)), end_of(100, (4, 0))), Wait)
+    assert isinstance(it.joined(an_answer(7, diverging=a_divergence(4, 100)), end_of(100, (4, 0))), Wait)
     assert it.state is FollowerState.OUT
 
 
 def test_a_follower_out_of_range_begins_anew_at_the_leader_s_start():
     it = follower(end=30, high_watermark=30)
     it.join(7, 1)
-    answer = Joined(7, out_of_range=True, log_start=50, producers=b"producers")
+    answer = an_answer(7, out_of_range=True, log_start=50, producers=b"producers")
     assert it.joined(answer, end_of(30, (4, 0))) == Restart(50, b"producers")
     it.truncated(50, -1, log_start=50)
     assert (it.log_start, it.log_end, it.high_watermark) == (50, 50, 50)
@@ -253,44 +245,46 @@ def test_a_refused_join_waits_and_is_retried_on_request():
     it = follower()
     it.join(7, 1)
     error = FencedLeaderEpochError("epoch 5 is over")
-    assert it.joined(Joined(7, error=error), end_of(100)) == Wait(error)
-    assert it.error is error
+    outcome = it.joined(an_answer(7, error=error), end_of(100))
+    assert isinstance(outcome, Wait)
+    assert (type(outcome.error), outcome.error.message) == (FencedLeaderEpochError, "epoch 5 is over")
+    assert it.error is outcome.error
     assert not it.can_join
     it.retry()
     assert it.can_join
 
 
-def test_a_follower_that_is_far_behind_is_sent_to_the_other_lane():
+def test_a_follower_that_is_far_behind_is_sent_to_the_other_stream():
     it = follower()
     it.join(7, 1)
-    assert it.joined(Joined(7, other_lane=True), end_of(100)) == OtherLane()
+    assert it.joined(an_answer(7, other_lane=True), end_of(100)) == OtherStream()
     it.retry()
     it.join(8, 1)
-    it.joined(Joined(8), end_of(100))
-    assert it.ended(Ended(8, other_lane=True)) == OtherLane()
+    it.joined(an_answer(8), end_of(100))
+    assert it.ended(an_end(8, other_lane=True)) == OtherStream()
 
 
 def test_answers_and_pushes_for_a_former_handle_count_for_nothing():
     it = follower()
     it.join(7, 1)
     it.disconnected()
-    assert it.joined(Joined(7), end_of(100)) == Stale()
+    assert it.joined(an_answer(7), end_of(100)) == Stale()
     it.join(8, 1)
-    assert it.joined(Joined(7, diverging=Divergence(2, 0)), end_of(100)) == Stale()
-    assert it.joined(Joined(8), end_of(100)) == LogsMatch()
-    assert it.pushed(Push(7, b"", 100, 0), [Batch(100, 110, 5)]) == Drop()
-    assert it.ended(Ended(7)) == Stale()
-    it.updated(OffsetsUpdate(7, 100, 0))
+    assert it.joined(an_answer(7, diverging=a_divergence(2, 0)), end_of(100)) == Stale()
+    assert it.joined(an_answer(8), end_of(100)) == LogsMatch()
+    assert not it.pushed(a_push(7, b"", 100, 0), 110, 5)
+    assert it.ended(an_end(7)) == Stale()
+    it.updated(an_update(7, 100, 0))
     assert it.high_watermark == 80
 
 
 def test_nobody_joins_while_records_are_on_their_way_to_the_log():
     """The join must report the actual content of the log."""
     it = following()
-    it.pushed(Push(7, b"x", 80, 0), [Batch(100, 110, 5)])
+    it.pushed(a_push(7, b"x", 80, 0), 110, 5)
     it.disconnected()
     assert not it.can_join
-    it.appended(110, 100, 5)
+    it.advanced(110, 100, 5)
     assert it.can_join
     assert it.join(8, 1).log_end == 110
 
@@ -300,57 +294,39 @@ def test_nobody_joins_while_records_are_on_their_way_to_the_log():
 
 def test_pushes_go_on_where_the_last_one_ended_not_where_the_log_does():
     it = following()
-    assert it.pushed(Push(7, b"a", 80, 0), [Batch(100, 105, 5), Batch(105, 110, 5)]) == Take(b"a", 110)
-    assert it.pushed(Push(7, b"b", 80, 0), [Batch(110, 120, 5)]) == Take(b"b", 120)
-    it.appended(110, 110, 5)
-    it.appended(120, 110, 5)
+    assert it.pushed(a_push(7, b"a", 80, 0), 110, 5)
+    assert it.pushed(a_push(7, b"b", 80, 0), 120, 5)
+    assert (it.taken_end, it.taken_epoch, it.log_end) == (120, 5, 100)
+    it.advanced(110, 110, 5)
+    it.advanced(120, 110, 5)
     assert (it.log_end, it.durable_end, it.last_epoch) == (120, 110, 5)
-
-
-def test_gaps_are_compaction_s():
-    assert isinstance(following().pushed(Push(7, b"a", 80, 0), [Batch(140, 150, 5)]), Take)
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [Batch(99, 110, 5), Batch(100, 110, 3), Batch(100, 110, 6)],
-    ids=["it comes twice", "an epoch falls", "an epoch from the future"],
-)
-def test_what_the_leader_cannot_have_is_refused(batch):
-    it = following()
-    found = it.pushed(Push(7, b"a", 80, 0), [batch])
-    assert isinstance(found, Refuse)
-    assert isinstance(found.error, CorruptMessageError)
-    assert it.state is FollowerState.OUT
-    it.retry()
-    assert it.join(8, 1).log_end == 100
 
 
 def test_the_high_watermark_is_the_leader_s_as_far_as_the_log_goes():
     it = following()
-    it.pushed(Push(7, b"a", 115, 0), [Batch(100, 120, 5)])
+    it.pushed(a_push(7, b"a", 115, 0), 120, 5)
     assert it.high_watermark == 100
-    it.appended(120, 100, 5)
+    it.advanced(120, 100, 5)
     assert it.high_watermark == 115
-    it.updated(OffsetsUpdate(7, 90, 0))
+    it.updated(an_update(7, 90, 0))
     assert it.high_watermark == 115
-    it.updated(OffsetsUpdate(7, 120, 0))
+    it.updated(an_update(7, 120, 0))
     assert it.high_watermark == 120
 
 
 def test_a_new_leader_that_knows_less_does_not_take_the_high_watermark_back():
     it = follower(high_watermark=80)
     it.join(7, 1)
-    it.joined(Joined(7, high_watermark=50), end_of(100))
+    it.joined(an_answer(7, high_watermark=50), end_of(100))
     assert it.high_watermark == 80
 
 
 def test_the_leader_s_log_start_is_followed_no_further_than_the_high_watermark():
     it = following()
-    it.updated(OffsetsUpdate(7, 85, 90))
+    it.updated(an_update(7, 85, 90))
     assert it.wanted_log_start == 85
     it.log_start_moved(85)
-    it.updated(OffsetsUpdate(7, 95, 90))
+    it.updated(an_update(7, 95, 90))
     assert it.wanted_log_start == 90
 
 
@@ -358,13 +334,13 @@ def test_what_is_durable_is_acknowledged_and_said_once():
     it = following()
     assert it.next_ack() is not None
     assert it.next_ack() is None
-    it.pushed(Push(7, b"a", 80, 0), [Batch(100, 120, 5)])
+    it.pushed(a_push(7, b"a", 80, 0), 120, 5)
     assert it.next_ack() is None
-    it.appended(120, 100, 5)
+    it.advanced(120, 100, 5)
     ack = it.next_ack()
     assert ack is not None
     assert (ack.log_end, ack.durable_end) == (120, 100)
-    it.flushed(120)
+    it.advanced(120, 120, 5)
     ack = it.next_ack()
     assert ack is not None
     assert ack.durable_end == 120
@@ -374,7 +350,7 @@ def test_what_is_durable_is_acknowledged_and_said_once():
 
 def test_an_append_that_failed_lets_the_follower_join_from_what_it_has():
     it = following()
-    it.pushed(Push(7, b"a", 80, 0), [Batch(100, 120, 5)])
+    it.pushed(a_push(7, b"a", 80, 0), 120, 5)
     it.append_failed(StorageError("no space left"))
     assert it.state is FollowerState.OUT
     it.retry()
@@ -383,9 +359,9 @@ def test_an_append_that_failed_lets_the_follower_join_from_what_it_has():
 
 def test_impossible_reports_are_refused():
     with pytest.raises(AssertionError):
-        following().appended(110, 100, 5)
+        following().advanced(110, 100, 5)
     with pytest.raises(AssertionError):
-        following().flushed(101)
+        following().advanced(100, 101, 5)
     with pytest.raises(AssertionError):
         following().join(8, 1)
 
@@ -420,8 +396,8 @@ def cautious(
     return it
 
 
-def diverging(epoch: int, end_offset: int, *, log_end: int = 0) -> Joined:
-    return Joined(7, diverging=Divergence(epoch, end_offset), log_end=log_end or end_offset)
+def diverging(epoch: int, end_offset: int, *, log_end: int = 0) -> FollowJoined:
+    return an_answer(7, diverging=a_divergence(epoch, end_offset), log_end=log_end or end_offset)
 
 
 EPOCHS = end_of(100, (2, 0), (4, 60))
@@ -438,7 +414,7 @@ def test_a_follower_keeps_what_was_committed_if_its_leader_lacks_it() -> None:
         assert it.log_end == 100, "nothing is cut"
         it.retry()
         it.join(8, 1 << 20)
-        assert it.joined(Joined(8, high_watermark=90), EPOCHS) == LogsMatch()
+        assert it.joined(an_answer(8, high_watermark=90), EPOCHS) == LogsMatch()
         assert it.leader_lacks is None
 
 
@@ -463,12 +439,12 @@ def test_only_the_last_committed_record_counts() -> None:
 
 
 def test_a_follower_does_not_empty_its_log_for_a_leader_whose_log_ends_below() -> None:
-    lost = Joined(7, out_of_range=True, log_start=0, log_end=0)
+    lost = an_answer(7, out_of_range=True, log_start=0, log_end=0)
     assert isinstance(cautious().joined(lost, EPOCHS), LeaderLacks)
     assert isinstance(cautious(compacts=True).joined(lost, EPOCHS), LeaderLacks)
-    deleted = Joined(7, out_of_range=True, log_start=120, log_end=150)
+    deleted = an_answer(7, out_of_range=True, log_start=120, log_end=150)
     assert cautious().joined(deleted, EPOCHS) == Restart(120)
-    uncommitted = Joined(7, out_of_range=True, log_start=80, log_end=150)
+    uncommitted = an_answer(7, out_of_range=True, log_start=80, log_end=150)
     assert cautious().joined(uncommitted, EPOCHS) == Restart(80)
     assert isinstance(cautious(high_watermark=81).joined(uncommitted, EPOCHS), LeaderLacks)
 
@@ -479,14 +455,14 @@ def test_a_follower_does_not_empty_its_log_for_a_leader_whose_log_ends_below() -
 def test_deleted_records_were_committed_too(clean_since: int | None, refuses: bool) -> None:
     """Found by the simulator, seed 600413: the leader's log ended below this log's start."""
     it = cautious(start=80, clean_since=clean_since)
-    outcome = it.joined(Joined(7, out_of_range=True, log_start=0, log_end=50), end_of(100, (4, 80)))
+    outcome = it.joined(an_answer(7, out_of_range=True, log_start=0, log_end=50), end_of(100, (4, 80)))
     assert isinstance(outcome, LeaderLacks) if refuses else outcome == Restart(0)
 
 
 @pytest.mark.parametrize("clean_since", [0, 1, None])
 def test_an_empty_log_tells_of_deleted_records_if_no_election_was_unclean(clean_since: int | None) -> None:
     it = cautious(start=100, end=100, last_epoch=-1, high_watermark=100, clean_since=clean_since)
-    outcome = it.joined(Joined(7, out_of_range=True, log_start=0, log_end=50), end_of(100))
+    outcome = it.joined(an_answer(7, out_of_range=True, log_start=0, log_end=50), end_of(100))
     assert isinstance(outcome, LeaderLacks) if clean_since == 0 else outcome == Restart(0)
 
 
@@ -522,7 +498,7 @@ def rounds(leader: Log, mine: Log, high_watermark: int, *, compacts: bool) -> Lo
         end = len(mine.records)
         it = cautious(end=end, last_epoch=mine.last_epoch, high_watermark=min(high_watermark, end), compacts=compacts)
         found = matched(end, mine.last_epoch, *leader.starts, end=len(leader.records))
-        answer = Joined(
+        answer = an_answer(
             7,
             diverging=found.diverging,
             out_of_range=not (found.matches or found.diverging),

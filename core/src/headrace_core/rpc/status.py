@@ -57,11 +57,6 @@ _STATUS = {
 }
 
 
-def error_of(message: common_pb2.Error) -> HeadraceError | None:
-    """Return the exception for an item's ``Error`` message; None for the code NONE."""
-    return from_number(message.code, message.message) if message.code else None
-
-
 def raise_proto_error(message: common_pb2.Error) -> None:
     """Raise the exception for an item's ``Error`` message, unless its code is NONE."""
     if message.code:

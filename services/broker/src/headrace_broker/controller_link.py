@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
+from headrace_core.item_errors import error_of
 from headrace_core.membership.controller_calls import ControllerCalls, Sending
 from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.leader_calls import is_repeatable
 from headrace_core.membership.producer_ids import ProducerIdBlock
-from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 from .settings import BrokerIdentity

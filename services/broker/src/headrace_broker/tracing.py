@@ -17,8 +17,7 @@ from headrace_core.records import BatchHeader, iterate_headers
 from headrace_core.tracing.node import NodeSpan, NodeTraces
 from headrace_core.tracing.recent import RecentTraces, batch_key
 from headrace_core.types import TopicPartition
-
-from .partition.messages import PushTrace, Response
+from headrace_protos.v1.replication_pb2 import FollowPush, FollowResponse, FollowTrace
 
 #: Maximum number of traced batches of one push.
 PUSH_TRACES_MAX = 64
@@ -46,21 +45,15 @@ class BrokerTraces:
         return None if span is None else AppendTrace(self, partition, span)
 
     def replicate(
-        self, partition: TopicPartition, leader_id: int, traces: Sequence[PushTrace]
+        self, partition: TopicPartition, leader_id: int, traces: Sequence[FollowTrace]
     ) -> Callable[[Outcome], None]:
         """Begin the spans of a follower's append; returns the function that ends them."""
-        spans = [
-            span
-            for base_offset, traceparent in traces
-            if (
-                span := self.node.begin(
-                    f"replicate {partition}",
-                    traceparent,
-                    {**_named(partition), "messaging.kafka.offset": base_offset, "headrace.leader.id": leader_id},
-                )
-            )
-            is not None
-        ]
+        spans = []
+        for each in traces:
+            fields = {"messaging.kafka.offset": each.base_offset, "headrace.leader.id": leader_id}
+            span = self.node.begin(f"replicate {partition}", each.traceparent, {**_named(partition), **fields})
+            if span is not None:
+                spans.append(span)
 
         def end(outcome: Outcome) -> None:
             for span in spans:
@@ -68,32 +61,25 @@ class BrokerTraces:
 
         return end
 
-    def with_traces(self, response: Response, partition_of: Callable[[int], TopicPartition | None]) -> Response:
-        """Add the trace contexts of the traced batches to a message for a follower, and return the message.
-        ``partition_of`` returns the partition of a handle."""
+    def add_traces(self, response: FollowResponse, partition_of: Callable[[int], TopicPartition | None]) -> None:
+        """Add the trace contexts of the traced batches to a message for a follower. ``partition_of`` returns the
+        partition of a handle."""
         now_s = time.monotonic()
-        pushes = response.pushes
-        for index, push in enumerate(pushes):
+        for push in response.pushes:
             partition = partition_of(push.handle)
-            if partition is None or not self.recent.has(partition, now_s):
-                continue
-            traces = self._traces_in(partition, push.records)
-            if traces:
-                pushes = (*pushes[:index], push._replace(traces=traces), *pushes[index + 1 :])
-        return response if pushes is response.pushes else response._replace(pushes=pushes)
+            if partition is not None and self.recent.has(partition, now_s):
+                self._add_traces(partition, push)
 
-    def _traces_in(self, partition: TopicPartition, records: bytes) -> tuple[PushTrace, ...]:
-        found: list[PushTrace] = []
+    def _add_traces(self, partition: TopicPartition, push: FollowPush) -> None:
         try:
-            for _, header in iterate_headers(records):
+            for _, header in iterate_headers(push.records):
                 traceparent = self.recent.pushed(partition, batch_key(header))
                 if traceparent is not None:
-                    found.append(PushTrace(header.base_offset, traceparent))
-                    if len(found) == PUSH_TRACES_MAX:
+                    push.traces.add(base_offset=header.base_offset, traceparent=traceparent)
+                    if len(push.traces) == PUSH_TRACES_MAX:
                         break
         except CorruptMessageError:  # the follower checks the records, and reports the damage
-            return ()
-        return tuple(found)
+            del push.traces[:]
 
 
 class AppendTrace:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace_core.errors import HeadraceError
-from headrace_core.rpc.status import error_of
+from headrace_core.item_errors import error_of
 from headrace_core.tracing.batches import sampled_traceparent_in
 from headrace_core.tracing.node import NodeSpan, NodeTraces
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError, from_number
+from headrace_core.item_errors import error_of
 from headrace_core.rpc.limits import ITEMS_MAX, limit_of, pages
-from headrace_core.rpc.status import error_of
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace_core.errors import InvalidArgumentError
+from headrace_core.item_errors import error_of
 from headrace_core.rpc.limits import limit_of, pages
-from headrace_core.rpc.status import error_of
 from headrace_core.security.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES, SCRAM, salted_password
 from headrace_protos.v1 import security_pb2
 

@@ -1,12 +1,10 @@
 """The Replication service: it pushes the records of partitions that this broker leads to followers on other brokers.
 
-A *lane* is the state of one stream to a follower, without I/O (``partition/leader_lane.py``); the lane knows which
-records to push next. The module handlers/replication.py connects the lane of each follower with a gRPC stream, a clock,
-and threads for reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, free
-space in the stream's queue) schedules one callback in the event loop. The callback makes one message of all events that
-the stream has at that time. While a message to a follower is being written, no second message is made for the same
-stream. A follower that does not read uses the memory of only one message, because no further message is made for its
-stream.
+A ``PushStream`` is the state of one stream to a follower, without I/O; it knows which records to push next. This module
+connects it with a gRPC stream, a clock, and threads for reads that wait for the disk. Each event of a stream (new
+records, an acknowledgement, free space in its queue) schedules one callback in the event loop, which makes one message
+of all events so far. While a message is being written, no second one is made for the same stream, so a follower that
+does not read uses the memory of only one message.
 """
 
 from __future__ import annotations
@@ -34,15 +32,23 @@ from headrace_core.security.node_ids import check_claim
 from headrace_core.types import TopicPartition
 from headrace_core.unexpected import answer_to, log_fields
 from headrace_protos.v1 import replication_pb2_grpc
+from headrace_protos.v1.replication_pb2 import FollowHello, FollowRequest, FollowResponse, ReplicationLane
 
 from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
 from ..partition import PartitionLeader
-from ..partition.leader_lane import ITEM_BYTES, SILENCE_MS, ColdRead, JoinedReplicas, LeaderLane
-from ..partition.messages import Hello, Lane, Response
 from ..partition.pacing import UNLIMITED, Pacer
+from ..partition.push_stream import (
+    CATCH_UP,
+    ITEM_BYTES,
+    LIVE,
+    SILENCE_MS,
+    ColdRead,
+    JoinedReplicas,
+    PushStream,
+    hello_of,
+)
 from ..partition.versions import check_topic_id
-from ..replication.wire import hello_of, request_of, response_to_proto
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +59,7 @@ UNSENT_MAX = 20_000
 #: Seconds between two heartbeats to a follower that sends heartbeats itself (``sends_heartbeats`` in
 #: replication.proto).
 HEARTBEAT_S = 1.0
-_HEARTBEAT = response_to_proto(Response(sends_heartbeats=True))
+_HEARTBEAT = FollowResponse(sends_heartbeats=True)
 
 #: If a silence check runs STALLED_MS late, the event loop has stalled, and the check does not count the follower as
 #: silent.
@@ -63,16 +69,17 @@ _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
 
 class ReplicationService(replication_pb2_grpc.ReplicationServicer):
-    """headrace.v1.Replication, and the ``LaneHost`` of its lanes. The Replication service is only on the internal
+    """headrace.v1.Replication. The Replication service is only on the internal
     listener. ``set_throttle`` follows ``leader.replication.throttled.rate``."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self.now_ms = broker.clock.monotonic_ms
         self.followers = JoinedReplicas()  #: The joined followers of all streams.
         self._pacer = Pacer(UNLIMITED, self.now_ms())
         self.pushes, self.turns = broker.pushes, broker.flow.turns
         self.metrics, self.traces = broker.metrics, broker.traces
-        self._streams: dict[tuple[int, Lane], LeaderStream] = {}
+        self._streams: dict[tuple[int, ReplicationLane], LeaderStream] = {}
         self._throttled = _ThrottledReplicas()
         broker.metadata.watch(self._metadata_changed)
 
@@ -86,18 +93,16 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 
     def set_throttle(self, bytes_per_second: int) -> None:
         """Set the rate of the throttle that all catching-up replicas share (KIP-73)."""
-        self._pacer.set_rate(bytes_per_second, self.now_ms())
+        self._pacer.set_rate(bytes_per_second, self._broker.clock.monotonic_ms())
 
-    def now_ms(self) -> int:
-        return int(self._broker.clock.monotonic_ms())
-
-    def lane(self, hello: Hello, stream: LeaderStream) -> LeaderLane:
-        """The sending state (LeaderLane) of a new stream, which replaces an older stream of the same follower. Raises
+    def push_stream(self, hello: FollowHello, stream: LeaderStream) -> PushStream:
+        """The sending state of a new stream, which replaces an older stream of the same follower. Raises
         InconsistentClusterIdError, NotLeaderOrFollowerError, StaleBrokerEpochError, InvalidRequestError."""
         self._check(hello)
-        lane = LeaderLane(
+        push_stream = PushStream(
             hello,
-            host=self,
+            find=self.find,
+            is_throttled=self.is_throttled,
             registry=self.followers,
             pacer=self._pacer,
             now_ms=self.now_ms,
@@ -108,9 +113,9 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         if before is not None:
             before.replaced()
         self._streams[hello.broker_id, hello.lane] = stream
-        return lane
+        return push_stream
 
-    def _check(self, hello: Hello) -> None:
+    def _check(self, hello: FollowHello) -> None:
         image, broker_id = self._broker.metadata.image, self._broker.broker_id
         if hello.cluster_id != image.cluster_id:
             raise InconsistentClusterIdError(
@@ -135,7 +140,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         if before is not None and before.broker_epoch > hello.broker_epoch:
             raise _stale(hello.broker_id, hello.broker_epoch, before.broker_epoch)
 
-    def closed(self, stream: LeaderStream, key: tuple[int, Lane]) -> None:
+    def closed(self, stream: LeaderStream, key: tuple[int, ReplicationLane]) -> None:
         if self._streams.get(key) is stream:
             del self._streams[key]
 
@@ -167,14 +172,14 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
                 stream.end(_stale(stream.broker_id, stream.broker_epoch, known.broker_epoch))
 
 
-class LeaderStream(StreamHandler[Any]):
+class LeaderStream(StreamHandler[FollowRequest]):
     __slots__ = (
         "_closed",
         "_heartbeat_timer",
         "_is_scheduled",
         "_key",
-        "_lane",
         "_loop",
+        "_pushes",
         "_service",
         "_silence",
         "_stream",
@@ -186,8 +191,8 @@ class LeaderStream(StreamHandler[Any]):
         self._service = service
         self._stream = stream
         self._loop = asyncio.get_running_loop()
-        self._lane: LeaderLane | None = None
-        self._key: tuple[int, Lane] = (-1, Lane.LIVE)
+        self._pushes: PushStream | None = None  #: None before the hello.
+        self._key: tuple[int, ReplicationLane] = (-1, LIVE)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_scheduled = False
@@ -201,41 +206,31 @@ class LeaderStream(StreamHandler[Any]):
 
     @property
     def broker_epoch(self) -> int:
-        return -1 if self._lane is None else self._lane.broker_epoch
+        return -1 if self._pushes is None else self._pushes.broker_epoch
 
-    def on_request(self, request: Any) -> None:
-        lane = self._lane
-        if lane is None:
+    def on_request(self, request: FollowRequest) -> None:
+        pushes = self._pushes
+        if pushes is None:
             if request.HasField("hello"):
                 check_claim("Replication/Follow", request)
             hello = hello_of(request)
-            self._lane = self._service.lane(hello, self)
+            self._pushes = self._service.push_stream(hello, self)
             self._key = (hello.broker_id, hello.lane)
             self._listen()
             if hello.sends_heartbeats:
                 self._send_heartbeat()
-            return
-        if lane.is_closed:
-            # The request arrived while its stream was ending: a join on the old stream would replace a join on the
-            # current stream.
-            return
-        lane.touch()
-        said = request_of(request)
-        for handle in said.leaves:
-            lane.leave(handle, cannot_append=handle in said.cannot_append)
-        for ack in said.acks:
-            lane.ack(ack)
-        for join in said.joins:
-            lane.join(join)
-        if lane.unsent > UNSENT_MAX:
-            self._stream.pause()
+        elif not pushes.is_closed:
+            # (A join on a stream that is ending would replace a join on the current stream.)
+            pushes.received(request)
+            if request.joins and pushes.unsent > UNSENT_MAX:
+                self._stream.pause()
 
     def on_sending(self) -> None:
         self._loop.call_soon(self._service.pushes.end, self)
 
     def on_written(self) -> None:
-        if not self._stream.queued_bytes and self._lane is not None and self._lane.has_work:
-            if self._key[1] is Lane.CATCH_UP:
+        if not self._stream.queued_bytes and self._pushes is not None:
+            if self._key[1] == CATCH_UP:
                 self.wake()
             else:
                 self._turn()
@@ -252,22 +247,22 @@ class LeaderStream(StreamHandler[Any]):
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None
-        if self._lane is not None:
+        if self._pushes is not None:
             self._service.closed(self, self._key)
-            self._lane.close()
+            self._pushes.close()
 
     def _listen(self) -> None:
         """End the stream when the follower is silent for too long, because its connection may be broken without notice.
         The end of a silent stream does not wait for unwritten messages."""
         self._silence = None
-        lane = self._lane
-        if lane is None or self._closed or lane.is_closed:
+        pushes = self._pushes
+        if pushes is None or self._closed or pushes.is_closed:
             return
-        silent_at_ms, now_ms = lane.silent_at_ms(), self._service.now_ms()
+        silent_at_ms, now_ms = pushes.silent_at_ms(), int(self._service.now_ms())
         if silent_at_ms is None:
             return
         if self._stream.paused or now_ms - silent_at_ms > STALLED_MS:
-            lane.touch()  # do not count the follower as silent: this broker itself has read nothing
+            pushes.heard()  # do not count the follower as silent: this broker itself has read nothing
             silent_at_ms = now_ms + SILENCE_MS
         if now_ms >= silent_at_ms:
             self.end(NetworkError(f"broker {self.broker_id} sent nothing for {SILENCE_MS} ms: closing its stream"))
@@ -277,7 +272,7 @@ class LeaderStream(StreamHandler[Any]):
     def _send_heartbeat(self) -> None:
         """Send a heartbeat every second, because a follower that receives no heartbeat ends the stream."""
         self._heartbeat_timer = None
-        if self._lane is None or self._closed or self._lane.is_closed:
+        if self._pushes is None or self._closed or self._pushes.is_closed:
             return
         # Send a heartbeat only if no bytes are queued: queued bytes replace the heartbeat.
         if not self._stream.queued_bytes:
@@ -291,7 +286,7 @@ class LeaderStream(StreamHandler[Any]):
         if self._is_scheduled or self._closed:
             return
         self._is_scheduled = True
-        if self._key[1] is Lane.CATCH_UP:
+        if self._key[1] == CATCH_UP:
             self._service.turns.ask(self._turn)
         else:
             self._service.pushes.begin(self)
@@ -304,8 +299,8 @@ class LeaderStream(StreamHandler[Any]):
 
     def end(self, error: HeadraceError | None) -> None:
         """Stop serving the stream, in any state of the connection."""
-        if self._lane is not None:
-            self._lane.close()
+        if self._pushes is not None:
+            self._pushes.close()
         self._stream.finish(error)
 
     def _turn(self) -> None:
@@ -321,31 +316,30 @@ class LeaderStream(StreamHandler[Any]):
             self.end(answer_to(error, stream))
 
     def _push(self) -> None:
-        lane, stream, pushes = self._lane, self._stream, self._service.pushes
-        if lane is None or self._closed or lane.is_closed:
-            pushes.end(self)
+        pushes, stream = self._pushes, self._stream
+        if pushes is None or self._closed or pushes.is_closed:
+            self._service.pushes.end(self)
             return
-        # When the current message is written, the ``on_written`` callback calls ``_push`` again.
+        # When the current message is written, the ``on_written`` callback calls ``_turn`` again.
         if stream.queued_bytes:
-            self._loop.call_soon(pushes.end, self)
+            self._loop.call_soon(self._service.pushes.end, self)
             return
-        outgoing = lane.next()
+        outgoing = pushes.next()
         if outgoing is None:
-            pushes.end(self)
+            self._service.pushes.end(self)
         else:
-            response, traces = outgoing.response, self._service.traces
-            if response.pushes:
-                self._service.metrics.replication_bytes.value += sum([len(push.records) for push in response.pushes])
-            if traces is not None and response.pushes:
-                response = traces.with_traces(response, lane.partition_of)
-            stream.send(response_to_proto(response), outgoing.size)  # ``on_sending``
-        for read in lane.take_cold_reads():
-            self._read(lane, read)
-        if stream.paused and lane.unsent <= UNSENT_MAX // 2:
+            response, size, record_bytes = outgoing
+            if record_bytes:
+                self._service.metrics.replication_bytes.value += record_bytes
+                if self._service.traces is not None:
+                    self._service.traces.add_traces(response, pushes.partition_of)
+            stream.send(response, size)  # ``on_sending``
+        if pushes.cold_reads:
+            reads, pushes.cold_reads = pushes.cold_reads, []
+            for read in reads:
+                self._read(pushes, read)
+        if stream.paused and pushes.unsent <= UNSENT_MAX // 2:
             stream.resume()
-        due_ms = lane.due_ms()
-        if due_ms is not None:
-            self.wake_at(due_ms)
 
     def wake_at(self, due_ms: int) -> None:
         """Set one timer for the next deadline of this stream; a callback that is too early does no harm."""
@@ -358,18 +352,12 @@ class LeaderStream(StreamHandler[Any]):
 
     def _due(self) -> None:
         self._timer = None
-        due_ms = None if self._lane is None else self._lane.due_ms()
-        if due_ms is None:  # a push has already carried the new offsets to the follower
-            return
-        if due_ms > self._service.now_ms():
-            self.wake_at(due_ms)
-        else:
-            self._turn()
+        self._turn()
 
-    def _read(self, lane: LeaderLane, read: ColdRead) -> None:
+    def _read(self, pushes: PushStream, read: ColdRead) -> None:
         source: LeaderReplica = read.source  # type: ignore[assignment]  # as ``ReplicationService.find`` gave it
         reading = source.read_appended_cold(read.offset, read.max_bytes)
-        reading.add_done_callback(lambda done: lane.was_read(read, _outcome(read, done)))
+        reading.add_done_callback(lambda done: pushes.was_read(read, _outcome(read, done)))
 
 
 def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadResult | HeadraceError:

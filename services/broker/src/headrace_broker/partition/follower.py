@@ -6,7 +6,7 @@
     JOINING       no valid answer of a leader yet             join -> joined
     FOLLOWING     the logs match, the leader pushes           pushed, updated; disconnected -> JOINING
     TRUNCATING    the log is truncated, or started again      truncated -> JOINING
-    OUT           needs another lane or newer metadata        retry -> JOINING
+    OUT           needs another stream or newer metadata      retry -> JOINING
 
 One PartitionFollower serves one leader epoch. For another leader or epoch the caller creates a new PartitionFollower,
 from the log's current state. Messages to an old PartitionFollower do not reach the new object, because a stream never
@@ -27,14 +27,21 @@ The rules of a follower, each with the failure that it prevents:
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from headrace_core.errors import CorruptMessageError, HeadraceError, OffsetOutOfRangeError, UnknownServerError
+from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, UnknownServerError
+from headrace_core.item_errors import error_of
 from headrace_core.types import TopicPartition
+from headrace_protos.v1.replication_pb2 import (
+    FollowAck,
+    FollowEnded,
+    FollowJoin,
+    FollowJoined,
+    FollowOffsetsUpdate,
+    FollowPush,
+)
 
 from .matching import EndOf, cut_for
-from .messages import Ack, Ended, Join, Joined, OffsetsUpdate, Push
 
 
 class FollowerState(enum.Enum):
@@ -66,8 +73,8 @@ class Restart(NamedTuple):
     producers: bytes = b""
 
 
-class OtherLane(NamedTuple):
-    """Call ``retry``, then join again on the leader's other stream: the live stream or the catch-up stream."""
+class OtherStream(NamedTuple):
+    """Call ``retry``, then join again on the leader's other stream: live or catch-up."""
 
 
 class Wait(NamedTuple):
@@ -87,39 +94,7 @@ class LeaderLacks(NamedTuple):
     error: HeadraceError
 
 
-JoinOutcome = LogsMatch | Truncate | Restart | LeaderLacks | OtherLane | Wait | Stale
-
-
-class Take(NamedTuple):
-    """Append ``records`` unchanged; the log then ends at ``end_offset``."""
-
-    records: bytes
-    end_offset: int
-
-
-class Drop(NamedTuple):
-    """Outcome of a push that does not belong to the current join: ignore the push."""
-
-
-class Refuse(NamedTuple):
-    """Outcome of a push that cannot come from the leader's log: end the present join, and join again."""
-
-    error: HeadraceError
-
-
-PushOutcome = Take | Drop | Refuse
-
-
-class PushedBatch(Protocol):
-    """The fields of a batch's header that a follower checks (``headrace_core.records.BatchHeader``); the CRC has been
-    checked before."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def leader_epoch(self) -> int: ...
+JoinOutcome = LogsMatch | Truncate | Restart | LeaderLacks | OtherStream | Wait | Stale
 
 
 class PartitionFollower:
@@ -129,8 +104,6 @@ class PartitionFollower:
         "_acked",
         "_leader_high_watermark",
         "_leader_log_start",
-        "_taken_end",
-        "_taken_epoch",
         "clean_since",
         "compacts",
         "durable_end",
@@ -145,6 +118,8 @@ class PartitionFollower:
         "log_start",
         "partition",
         "state",
+        "taken_end",
+        "taken_epoch",
         "topic_id",
     )
 
@@ -188,33 +163,23 @@ class PartitionFollower:
         self._leader_log_start = 0
         #: End offset of the records that the follower handed to the log. The log may not have written all records that
         #: it received.
-        self._taken_end = log_end
-        self._taken_epoch = last_epoch
-        self._acked: Ack | None = None
+        self.taken_end = log_end
+        self.taken_epoch = last_epoch  #: Leader epoch of the last received record; -1 if there is none.
+        self._acked: FollowAck | None = None
 
     # -- joining -----------------------------------------------------------------------------------------------------
 
     @property
-    def taken_end(self) -> int:
-        """The log's end after all received records are appended."""
-        return self._taken_end
-
-    @property
-    def taken_epoch(self) -> int:
-        """Leader epoch of the last received record; -1 if there is none."""
-        return self._taken_epoch
-
-    @property
     def can_join(self) -> bool:
         """Whether the follower may join: its state is JOINING, and no append is in progress."""
-        return self.state is FollowerState.JOINING and self.handle < 0 and self._taken_end == self.log_end
+        return self.state is FollowerState.JOINING and self.handle < 0 and self.taken_end == self.log_end
 
-    def join(self, handle: int, window_bytes: int) -> Join:
+    def join(self, handle: int, window_bytes: int) -> FollowJoin:
         """Start a join; returns the request for the leader."""
-        assert self.can_join, f"{self.partition}: cannot join, {self.state.value}, {self._taken_end} of {self.log_end}"
+        assert self.can_join, f"{self.partition}: cannot join, {self.state.value}, {self.taken_end} of {self.log_end}"
         self.handle = handle
         self._acked = None
-        return Join(
+        return FollowJoin(
             handle=handle,
             topic_id=self.topic_id,
             partition=self.partition.partition,
@@ -226,16 +191,17 @@ class PartitionFollower:
             window_bytes=window_bytes,
         )
 
-    def joined(self, answer: Joined, end_of: EndOf) -> JoinOutcome:
+    def joined(self, answer: FollowJoined, end_of: EndOf) -> JoinOutcome:
         """Apply the leader's answer to the join. ``end_of(epoch)`` returns the largest epoch in this log that is not
         above ``epoch``, and the end of that epoch."""
         if answer.handle != self.handle or self.state is not FollowerState.JOINING:
             return Stale()
-        if answer.error is not None:
-            return self._out(answer.error)
+        refusal = error_of(answer.error)
+        if refusal is not None:
+            return self._out(refusal)
         if answer.other_lane:
             self._end(FollowerState.OUT)
-            return OtherLane()
+            return OtherStream()
         self.leader_lacks = None
         if self._leader_lacks(answer, end_of):
             error = self.leader_lacks = OffsetOutOfRangeError(
@@ -248,7 +214,7 @@ class PartitionFollower:
         if answer.out_of_range:
             self._end(FollowerState.TRUNCATING)
             return Restart(answer.log_start, answer.producers)
-        if answer.diverging is not None:
+        if answer.HasField("diverging"):
             cut = cut_for(answer.diverging, end_of, self.log_end)
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
                 # This replica once led in epochs without a record, because the first append of each epoch was refused
@@ -272,7 +238,7 @@ class PartitionFollower:
         self._learn_offsets(answer.high_watermark, answer.log_start)
         return LogsMatch()
 
-    def _leader_lacks(self, answer: Joined, end_of: EndOf) -> bool:
+    def _leader_lacks(self, answer: FollowJoined, end_of: EndOf) -> bool:
         """Whether following the answer would remove a committed record that every leader must have.
 
         A leader whose epoch ends, or whose log ends, below the high watermark lacks it for certain. In a compacted log
@@ -283,7 +249,7 @@ class PartitionFollower:
             return False
         if answer.out_of_range:
             return answer.log_start < high_watermark and (answer.log_end < high_watermark or not self.compacts)
-        if answer.diverging is None:
+        if not answer.HasField("diverging"):
             return False
         cut = cut_for(answer.diverging, end_of, self.log_end)
         return cut < high_watermark and (answer.diverging.end_offset < high_watermark or not self.compacts)
@@ -302,20 +268,21 @@ class PartitionFollower:
         """Note that the log was truncated, or emptied and restarted, and that this is durable. The log now ends at
         ``log_end``, and its last record has ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
-        self.log_end = self.durable_end = self._taken_end = log_end
-        self.last_epoch = self._taken_epoch = last_epoch
+        self.log_end = self.durable_end = self.taken_end = log_end
+        self.last_epoch = self.taken_epoch = last_epoch
         self.log_start = min(self.log_start, log_end) if log_start is None else log_start
         self.high_watermark = min(max(self.high_watermark, self.log_start), log_end)
         self.state = FollowerState.JOINING
 
-    def ended(self, message: Ended) -> OtherLane | Wait | Stale:
+    def ended(self, message: FollowEnded) -> OtherStream | Wait | Stale:
         """Called when the leader has ended the present join of this follower."""
         if message.handle != self.handle:
             return Stale()
-        if message.error is not None:
-            return self._out(message.error)
+        reason = error_of(message.error)
+        if reason is not None:
+            return self._out(reason)
         self._end(FollowerState.OUT)
-        return OtherLane()
+        return OtherStream()
 
     def disconnected(self) -> None:
         """Called when the stream to the leader broke, or when the follower has ended its present join. The follower
@@ -340,58 +307,31 @@ class PartitionFollower:
 
     # -- following ---------------------------------------------------------------------------------------------------
 
-    def pushed(self, push: Push, batches: Iterable[PushedBatch]) -> PushOutcome:
-        """Check pushed records. ``batches`` are the headers of the pushed batches, in order, with checked CRCs."""
+    def pushed(self, push: FollowPush, end: int, epoch: int) -> bool:
+        """Take pushed records, which follow the records taken before (``check_replicated``) and end at ``end`` with a
+        record of ``epoch``. Returns False, without effect, for a push that does not belong to the present join."""
         if push.handle != self.handle or self.state is not FollowerState.FOLLOWING:
-            return Drop()
-        end, epoch = self._taken_end, self._taken_epoch
-        for batch in batches:
-            wrong = self._what_is_wrong(batch, end, epoch)
-            if wrong:
-                error = CorruptMessageError(
-                    f"{self.partition}: refused the push of broker {self.leader_id}, which has {wrong}"
-                )
-                self._out(error)
-                return Refuse(error)
-            end, epoch = batch.next_offset, batch.leader_epoch
-        self._taken_end, self._taken_epoch = end, epoch
+            return False
+        self.taken_end, self.taken_epoch = end, epoch
         self._learn_offsets(push.high_watermark, push.log_start)
-        return Take(push.records, end)
+        return True
 
-    def _what_is_wrong(self, batch: PushedBatch, end: int, epoch: int) -> str:
-        """Describe the fault of a batch; "" if the batch is valid. A gap in the offsets is valid, because compaction
-        leaves gaps. Repeated offsets in a batch, or an epoch lower than before, are faults."""
-        # (A log that restarted empty may begin in the middle of a batch, at the leader's log start.)
-        if batch.base_offset < end and not (epoch < 0 and batch.next_offset > end):
-            return f"a batch at offset {batch.base_offset}, but the log ends at {end}"
-        if batch.leader_epoch < epoch:
-            return f"a batch of leader epoch {batch.leader_epoch} after one of epoch {epoch}"
-        if batch.leader_epoch > self.leader_epoch:
-            return (
-                f"a batch of leader epoch {batch.leader_epoch}, but the leader's present epoch is {self.leader_epoch}"
-            )
-        return ""
-
-    def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:
+    def advanced(self, log_end: int, durable_end: int, last_epoch: int) -> None:
         """Record that the follower's log has the received records up to ``log_end``, and has met its flush policy up to
         ``durable_end``."""
-        assert self.log_end <= log_end <= self._taken_end, f"{self.partition}: {log_end}, {self._taken_end} were taken"
+        assert self.log_end <= log_end <= self.taken_end, f"{self.partition}: {log_end}, {self.taken_end} were taken"
+        assert durable_end <= log_end, f"{self.partition}: durable end {durable_end} beyond the end {log_end}"
         self.log_end, self.last_epoch = log_end, last_epoch
-        self.flushed(durable_end)
-        self._advance()
-
-    def flushed(self, durable_end: int) -> None:
-        """Record that the follower's log has met its flush policy up to ``durable_end``."""
-        assert durable_end <= self.log_end, f"{self.partition}: durable end {durable_end} beyond the end {self.log_end}"
         self.durable_end = max(self.durable_end, durable_end)
+        self.high_watermark = max(self.high_watermark, min(self._leader_high_watermark, log_end))
 
     def append_failed(self, error: HeadraceError) -> None:
         """Called when received records could not be appended, for example because of a full disk."""
-        self._taken_end, self._taken_epoch = self.log_end, self.last_epoch
+        self.taken_end, self.taken_epoch = self.log_end, self.last_epoch
         if self.state is not FollowerState.TRUNCATING:
             self._out(error)
 
-    def updated(self, updated: OffsetsUpdate) -> None:
+    def updated(self, updated: FollowOffsetsUpdate) -> None:
         """Apply new offsets that the leader sent."""
         if updated.handle == self.handle and self.state is FollowerState.FOLLOWING:
             self._learn_offsets(updated.high_watermark, updated.log_start)
@@ -406,11 +346,13 @@ class PartitionFollower:
         offset."""
         return max(self.log_start, min(self._leader_log_start, self.high_watermark))
 
-    def next_ack(self) -> Ack | None:
+    def next_ack(self) -> FollowAck | None:
         """Return the next acknowledgement and mark it as sent; None if there is no progress to report, or no leader."""
         if self.state is not FollowerState.FOLLOWING:
             return None
-        ack = Ack(self.handle, self.durable_end, self.log_end, self.log_start)
+        ack = FollowAck(
+            handle=self.handle, durable_end=self.durable_end, log_end=self.log_end, log_start=self.log_start
+        )
         if ack == self._acked:
             return None
         self._acked = ack
@@ -419,7 +361,4 @@ class PartitionFollower:
     def _learn_offsets(self, high_watermark: int, log_start: int) -> None:
         self._leader_high_watermark = max(self._leader_high_watermark, high_watermark)
         self._leader_log_start = max(self._leader_log_start, log_start)
-        self._advance()
-
-    def _advance(self) -> None:
         self.high_watermark = max(self.high_watermark, min(self._leader_high_watermark, self.log_end))

@@ -32,8 +32,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace_core.types import NO_EPOCH
-
-from .messages import Divergence
+from headrace_protos.v1.replication_pb2 import FollowDivergence
 
 #: Returns (the largest known epoch that is not above the requested epoch, the offset after its last record). Returns
 #: (-1, -1) if there is no such epoch, or if the requested epoch is above the last epoch. For an epoch below the log's
@@ -48,7 +47,7 @@ class Match(NamedTuple):
     restarts at the leader's start."""
 
     matches: bool
-    diverging: Divergence | None = None
+    diverging: FollowDivergence | None = None
 
 
 MATCHES = Match(True)
@@ -74,10 +73,10 @@ def match(
         epoch, end = before, start
     if epoch == NO_EPOCH or end < log_start:  # this log has deleted the common part, or does not know the common part
         return OUT_OF_RANGE
-    return Match(False, Divergence(epoch, end))
+    return Match(False, FollowDivergence(epoch=epoch, end_offset=end))
 
 
-def cut_for(diverging: Divergence, end_of: EndOf, log_end: int) -> int:
+def cut_for(diverging: FollowDivergence, end_of: EndOf, log_end: int) -> int:
     """Offset at which a follower truncates its log: the end of the largest epoch that both logs may have. If the two
     logs end the epoch at different offsets, the follower truncates at the lower offset."""
     epoch, end = end_of(diverging.epoch)

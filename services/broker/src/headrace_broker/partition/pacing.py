@@ -16,16 +16,13 @@ class Pacer:
     """A rate in bytes per second that several replicas share. ``take`` may overdraw the rate, because a batch is never
     split; later calls then wait."""
 
-    __slots__ = ("_available", "_rate", "_updated_ms")
+    __slots__ = ("_available", "_rate", "_updated_ms", "is_unlimited")
 
     def __init__(self, bytes_per_second: int, now_ms: float) -> None:
         self._rate = max(bytes_per_second, 0)
+        self.is_unlimited = self._rate >= UNLIMITED
         self._available = self._burst
         self._updated_ms = now_ms
-
-    @property
-    def is_unlimited(self) -> bool:
-        return self._rate >= UNLIMITED
 
     @property
     def _burst(self) -> float:
@@ -35,6 +32,7 @@ class Pacer:
         """Set the rate. The bucket keeps its debt, and its unused bytes up to the burst of the new rate."""
         self._refill(now_ms)
         self._rate = max(bytes_per_second, 0)
+        self.is_unlimited = self._rate >= UNLIMITED
         self._available = min(self._available, self._burst)
 
     def take(self, size: int, now_ms: float) -> None:

@@ -41,12 +41,20 @@ from headrace_core.log.replicated import check_replicated
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.rpc.outage import Backoff
 from headrace_core.types import TopicPartition
+from headrace_protos.v1.replication_pb2 import (
+    FollowAck,
+    FollowEnded,
+    FollowJoin,
+    FollowJoined,
+    FollowOffsetsUpdate,
+    FollowPush,
+)
 
 from ..leader_replica import OnDamage, check_not_truncated, read_for
 from ..partition import PartitionFollower
-from ..partition.follower import Drop, LeaderLacks, LogsMatch, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
+from ..partition.follower import LeaderLacks, LogsMatch, OtherStream, Restart, Stale, Truncate, Wait
 from ..partition.leader import PartitionWatcher
-from ..partition.messages import Ack, Ended, Join, Joined, Lane, OffsetsUpdate, Push
+from ..partition.push_stream import CATCH_UP, LIVE
 from ..threads import WorkThreads
 from ..tracing import Outcome
 from ..traffic import TopicTraffic
@@ -58,34 +66,33 @@ WINDOW_BYTES = 8 * 1024 * 1024  #: Maximum bytes of unacknowledged records of on
 _RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
 
 
-class Lanes(Protocol):
-    """The connection to the streams on which followers receive their leaders' records (``FollowerStreams``)."""
+class Streams(Protocol):
+    """What a replica asks of the streams to leaders (``FollowerStreams``)."""
 
     def join(self, replica: FollowerReplica) -> None:
-        """Put the replica on its leader's stream of the kind ``replica.lane``; it must be on no other stream."""
+        """Put the replica on its leader's stream of the kind ``replica.kind``."""
 
     def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
-        """Take the replica off its stream. ``cannot_append``: report to the leader that the replica's log takes no
-        appends."""
+        """Take the replica off its stream. ``cannot_append``: because its log takes no appends."""
 
     def ack_due(self, replica: FollowerReplica) -> None:
-        """Note that the replica has progress, which the next message acknowledges."""
+        """The replica has progress, which the next message acknowledges."""
 
     def wake(self, replica: FollowerReplica) -> None:
-        """Note that the replica can join now."""
+        """The replica can join now."""
 
-    def replicating(self, replica: FollowerReplica, push: Push) -> Callable[[Outcome], None] | None:
-        """Begin the spans of a push with traced batches; returns the function that ends them. Returns None if this
-        broker exports no traces."""
+    def replicating(self, replica: FollowerReplica, push: FollowPush) -> Callable[[Outcome], None] | None:
+        """Begin the spans of a push with traced batches; returns the function that ends them, if traces are
+        exported."""
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
-        """Count a push of records that the replica refused as faulty, for the metrics."""
+        """The replica refused a push as faulty."""
 
     def leader_lacks(self, replica: FollowerReplica, error: HeadraceError) -> None:
-        """Report to the controllers that the replica's leader lacks committed records."""
+        """The replica's leader lacks committed records."""
 
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
-        """Count, for the metrics, a truncation of a log that ended at ``from_offset``."""
+        """The replica truncated its log, which ended at ``from_offset``."""
 
 
 class FollowerReplica:
@@ -98,19 +105,24 @@ class FollowerReplica:
         "_is_deleting",
         "_is_failing",
         "_is_probing",
-        "_lanes",
         "_on_damage",
         "_reason",
-        "_stumble",
+        "_streams",
         "_threads",
         "_timer",
+        "_unapplied",
         "_under_way",
         "_watchers",
         "_writer",
         "follower",
-        "lane",
+        "kind",
+        "leader_epoch",
+        "leader_id",
         "log",
+        "next_ack",
+        "number",
         "partition",
+        "topic_id",
         "traffic",
     )
 
@@ -127,11 +139,14 @@ class FollowerReplica:
         self.partition: TopicPartition = follower.partition
         self.log = log
         self.follower = follower
-        self.lane = Lane.LIVE
+        self.leader_id, self.leader_epoch = follower.leader_id, follower.leader_epoch
+        self.topic_id, self.number = follower.topic_id, follower.partition.partition
+        self.next_ack: Callable[[], FollowAck | None] = follower.next_ack
+        self.kind = LIVE  #: The kind of stream on which it follows.
         self._writer = writer
         self._threads = threads
         self._on_damage = on_damage
-        self._lanes: Lanes | None = None
+        self._streams: Streams | None = None
         #: The reason why this replica no longer follows its leader; None while it follows.
         self._reason: HeadraceError | None = None
         self._under_way = 0  #: Number of the replica's appends that the directory writer has not answered.
@@ -143,7 +158,7 @@ class FollowerReplica:
         self._is_probing = False
         #: The error of a received message, after which received records may be missing from the log; None without such
         #: an error.
-        self._stumble: HeadraceError | None = None
+        self._unapplied: HeadraceError | None = None
         #: The change of the log (truncation or restart) that must precede the replica's next join.
         self._cut: Truncate | Restart | None = None
         self._is_deleting = False
@@ -154,43 +169,25 @@ class FollowerReplica:
         self._watchers: dict[PartitionWatcher, None] = {}
 
     @property
-    def topic_id(self) -> bytes:
-        return self.follower.topic_id
-
-    @property
-    def number(self) -> int:
-        return self.partition.partition
-
-    @property
-    def leader_id(self) -> int:
-        return self.follower.leader_id
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.follower.leader_epoch
-
-    @property
     def high_watermark(self) -> int:
         """The leader's high watermark, as last received, but at most the end of this log."""
         return self.follower.high_watermark
 
-    def begin(self, lanes: Lanes) -> None:
-        """Start to follow the leader over the streams ``lanes``."""
-        self._lanes = lanes
-        lanes.join(self)
+    def begin(self, streams: Streams) -> None:
+        """Start to follow the leader over ``streams``."""
+        self._streams = streams
+        streams.join(self)
 
     @property
     def can_join(self) -> bool:
         return not self._under_way and self._held is None and self.follower.can_join
 
-    def join(self, handle: int) -> Join:
-        self._is_probing = self._is_short
+    def join(self, handle: int) -> FollowJoin:
+        space = self._writer.space
+        self._is_probing = space is not None and space.is_short
         return self.follower.join(handle, 1 if self._is_probing else WINDOW_BYTES)
 
-    def next_ack(self) -> Ack | None:
-        return self.follower.next_ack()
-
-    def joined(self, answer: Joined) -> None:
+    def joined(self, answer: FollowJoined) -> None:
         """Apply the leader's answer to this replica's join."""
         outcome = self.follower.joined(answer, self._epoch_end)
         if isinstance(outcome, LogsMatch):
@@ -199,13 +196,13 @@ class FollowerReplica:
             self._cut = outcome
             self._cut_now()
         elif isinstance(outcome, LeaderLacks):
-            if self._lanes is not None:
-                self._lanes.leader_lacks(self, outcome.error)
+            if self._streams is not None:
+                self._streams.leader_lacks(self, outcome.error)
             self._join_later()
         else:
             self._put_out(outcome)
 
-    def ended(self, message: Ended) -> None:
+    def ended(self, message: FollowEnded) -> None:
         """Called when the leader has ended this replica's join."""
         self._put_out(self.follower.ended(message))
 
@@ -222,38 +219,40 @@ class FollowerReplica:
                 f"{self.partition}: cannot apply the message of leader {self.leader_id}: {type(error).__name__}: "
                 f"{error}"
             )
-            self._stumble = wrapped
+            self._unapplied = wrapped
             self._refuse(wrapped)
-            self._over_stumble()
+            self._forget_unwritten()
 
-    def _over_stumble(self) -> None:
-        """Forget received records that never reached the writer, so that the next join asks for them again."""
-        if self._stumble is None or self._under_way or self._held:
+    def _forget_unwritten(self) -> None:
+        """After a message that could not be applied, forget received records that never reached the writer, so that the
+        next join asks for them again."""
+        if self._unapplied is None or self._under_way or self._held:
             return
-        error, self._stumble = self._stumble, None
+        error, self._unapplied = self._unapplied, None
         if self.follower.taken_end != self.follower.log_end:
             self.follower.append_failed(error)
             self._join_later()
 
-    def updated(self, update: OffsetsUpdate) -> None:
+    def updated(self, update: FollowOffsetsUpdate) -> None:
         """Apply new offsets that the leader sent."""
         before = self.follower.high_watermark
         self.follower.updated(update)
         self._follow_log_start()
-        self._notify_watchers(before)
+        if self._watchers:
+            self._notify_watchers(before)
 
-    def _put_out(self, outcome: OtherLane | Wait | Stale) -> None:
-        if isinstance(outcome, OtherLane):
+    def _put_out(self, outcome: OtherStream | Wait | Stale) -> None:
+        if isinstance(outcome, OtherStream):
             self.follower.retry()
-            self.lane = Lane.LIVE if self.lane is Lane.CATCH_UP else Lane.CATCH_UP
+            self.kind = LIVE if self.kind == CATCH_UP else CATCH_UP
             self._join()
         elif isinstance(outcome, Wait):
             logger.debug("%s: broker %d: %s", self.partition, self.leader_id, outcome.error)
             self._join_later()
 
     def _join(self) -> None:
-        if self._reason is None and self._lanes is not None:
-            self._lanes.join(self)
+        if self._reason is None and self._streams is not None:
+            self._streams.join(self)
 
     def _join_later(self) -> None:
         if self._reason is None and self._timer is None:
@@ -270,25 +269,20 @@ class FollowerReplica:
         self._join()
 
     def _leave(self, *, cannot_append: bool = False) -> None:
-        if self._lanes is not None:
-            self._lanes.leave(self, cannot_append=cannot_append)
-
-    @property
-    def _is_short(self) -> bool:
-        """Whether the log's directory is short of disk space."""
-        space = self._writer.space
-        return space is not None and space.is_short
+        if self._streams is not None:
+            self._streams.leave(self, cannot_append=cannot_append)
 
     def _epoch_end(self, epoch: int) -> tuple[int, int]:
         end = self.log.epoch_end_offset(epoch)
         return end.epoch, end.end_offset
 
-    def pushed(self, push: Push) -> None:
-        """Check pushed records and pass them to the log."""
+    def pushed(self, push: FollowPush, records: bytes) -> None:
+        """Check the records of a push and pass them to the log."""
         follower = self.follower
         if push.handle != follower.handle or self._reason is not None:
             return
-        if self._is_short:
+        space = self._writer.space
+        if space is not None and space.is_short:
             self._leave(cannot_append=True)
             follower.disconnected()
             self._join_later()
@@ -301,9 +295,9 @@ class FollowerReplica:
         before, follows = follower.high_watermark, follower.taken_end
         try:
             headers = check_replicated(
-                push.records,
+                records,
                 log_end_offset=follows,
-                leader_epoch=follower.leader_epoch,
+                leader_epoch=self.leader_epoch,
                 latest_epoch=follower.taken_epoch,
                 is_empty=follower.taken_epoch < 0,
             )
@@ -311,28 +305,28 @@ class FollowerReplica:
         except HeadraceError as error:
             self._refuse(error)
             return
-        outcome = follower.pushed(push, headers)
-        if isinstance(outcome, Refuse):
-            self._refuse(outcome.error)
-        elif isinstance(outcome, Take):
-            self._append(
-                Append(
-                    data=push.records,
-                    leader_epoch=follower.leader_epoch,
-                    headers=headers,
-                    replicated=True,
-                    follows=follows,
-                    done=self._traced(push) if push.traces else self._appended,
-                )
-            )
-            self._notify_watchers(before)
+        last = headers[-1]
+        if not follower.pushed(push, last.next_offset, last.leader_epoch):
+            return
+        append = Append(
+            data=records,
+            leader_epoch=self.leader_epoch,
+            headers=headers,
+            replicated=True,
+            follows=follows,
+            done=self._traced(push) if push.traces else self._appended,
+        )
+        if self._held is None:
+            self._append(append)
         else:
-            assert isinstance(outcome, Drop)
+            self._held.append(append)
+        if self._watchers:
+            self._notify_watchers(before)
 
-    def _traced(self, push: Push) -> Callable[[Outcome], None]:
+    def _traced(self, push: FollowPush) -> Callable[[Outcome], None]:
         """The callback for the append of ``push``; if the push has traced batches, the callback also ends their
         spans."""
-        end = None if self._lanes is None else self._lanes.replicating(self, push)
+        end = None if self._streams is None else self._streams.replicating(self, push)
         if end is None:
             return self._appended
 
@@ -347,16 +341,13 @@ class FollowerReplica:
     def _refuse(self, error: HeadraceError) -> None:
         """Refuse a push, so that the leader sends the push's records again; the records of earlier pushes still reach
         the log."""
-        if self._lanes is not None:
-            self._lanes.refused(self, error)
+        if self._streams is not None:
+            self._streams.refused(self, error)
         self._leave()
         self.follower.disconnected()
         self._join_later()
 
     def _append(self, append: Append) -> None:
-        if self._held is not None:
-            self._held.append(append)
-            return
         self._under_way += 1
         try:
             self._writer.submit(self.log, append)
@@ -374,10 +365,11 @@ class FollowerReplica:
         if self._under_way:
             return
         self._is_failing = False
-        if self._reason is None:
-            self._over_stumble()
-        if self._lanes is not None and self._reason is None:
-            self._lanes.wake(self)
+        if self._reason is None and self._unapplied is not None:
+            self._forget_unwritten()
+        # (A replica that follows only acknowledges: ``log_advanced`` has announced it.)
+        if self._streams is not None and self._reason is None and self.follower.handle < 0:
+            self._streams.wake(self)
 
     def _append_failed(self, error: HeadraceError) -> None:
         self.follower.append_failed(error)
@@ -400,12 +392,14 @@ class FollowerReplica:
         before, log_end = follower.high_watermark, log.log_end_offset
         if log_end > follower.log_end:
             self._backoff.reset()
-        follower.appended(log_end, durable_end, log.epochs.latest_epoch)
-        if self._lanes is not None:
-            self._lanes.ack_due(self)
+        follower.advanced(log_end, durable_end, log.epochs.latest_epoch)
+        if self._streams is not None:
+            self._streams.ack_due(self)
         log.committed_to(follower.high_watermark)
-        self._follow_log_start()
-        self._notify_watchers(before)
+        if follower.wanted_log_start > follower.log_start:
+            self._follow_log_start()
+        if self._watchers:
+            self._notify_watchers(before)
 
     def _follow_log_start(self) -> None:
         """Advance the log start to the leader's log start, because the leader decides about retention and
@@ -429,8 +423,8 @@ class FollowerReplica:
             return
         if self._reason is None and self._cut is None:
             self.follower.log_start_moved(self.log.log_start_offset)
-            if self._lanes is not None:
-                self._lanes.ack_due(self)
+            if self._streams is not None:
+                self._streams.ack_due(self)
             for watcher in self._watchers:
                 watcher.partition_changed(self.partition)
 
@@ -460,8 +454,8 @@ class FollowerReplica:
             self._cut = None
             before = self.follower.high_watermark
             self.follower.truncated(log.log_end_offset, log.epochs.latest_epoch, log_start=log.log_start_offset)
-            if self._lanes is not None:
-                self._lanes.truncated(self, from_offset)
+            if self._streams is not None:
+                self._streams.truncated(self, from_offset)
             if self.follower.high_watermark != before:
                 for watcher in self._watchers:
                     watcher.partition_changed(self.partition)
@@ -479,7 +473,7 @@ class FollowerReplica:
         if self._reason is not None:
             return
         self._reason = reason
-        self._lanes = None
+        self._streams = None
         self._held = None
         if self._timer is not None:
             self._timer.cancel()
@@ -502,9 +496,9 @@ class FollowerReplica:
             self._append(append)
         if self._cut is not None:
             self._cut_now()
-        elif self._lanes is not None:
+        elif self._streams is not None:
             self._follow_log_start()
-            self._lanes.wake(self)
+            self._streams.wake(self)
 
     @property
     def reads(self) -> FollowerReplica:
@@ -574,7 +568,7 @@ class FollowerReplica:
         self._watchers.pop(watcher, None)
 
     def _notify_watchers(self, before: int) -> None:
-        if self._watchers and self.follower.high_watermark > before:
+        if self.follower.high_watermark > before:
             # The number of new bytes is unknown when the high watermark advances, so each watcher of the partition is
             # notified with one byte. Because a watcher is notified with one byte, a fetch that waits for several bytes
             # is answered when its timeout ends.

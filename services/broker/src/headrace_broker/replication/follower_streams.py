@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.membership.broker_session import LackingLeader
@@ -27,13 +27,24 @@ from headrace_core.rpc import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Backoff, Outage
 from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated, TruncationRefused
+from headrace_protos.v1.replication_pb2 import (
+    FollowAck,
+    FollowEnded,
+    FollowHello,
+    FollowJoin,
+    FollowJoined,
+    FollowOffsetsUpdate,
+    FollowPush,
+    FollowRequest,
+    FollowResponse,
+    ReplicationLane,
+)
 from headrace_protos.v1.replication_pb2_grpc import ReplicationStub
 
-from ..partition.follower_lane import FollowerLane
-from ..partition.messages import Ack, Ended, Hello, Join, Joined, Lane, OffsetsUpdate, Push, Request, Response
+from ..partition.follower_joins import FollowerJoins
+from ..partition.push_stream import CATCH_UP, LIVE
 from ..settings import BrokerIdentity
 from ..tracing import BrokerTraces, Outcome
-from . import wire
 from .follower_replica import FollowerReplica
 
 logger = logging.getLogger("headrace.broker.replication")
@@ -47,47 +58,14 @@ SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
 #: If a silence check runs STALLED_S late, the event loop has stalled, and the check does not count the leader as
 #: silent.
 STALLED_S = 0.5
-_HEARTBEAT = wire.request_to_proto(Request())
+_HEARTBEAT = FollowRequest()
 #: First and longest pause in milliseconds between two attempts to connect to a leader. After a stream that lasted
 #: _LASTED_S seconds, the follower reconnects at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
 #: Seconds until the follower repeats an action that failed after the leader had confirmed a leave.
 _CONFIRM_AGAIN_S = 1.0
 
-T = TypeVar("T")
 _Call = Duplex[Any, Any]
-
-
-class OnStream(Protocol):
-    """A replica on a stream: it follows its leader, or it has left and waits until the leader confirms the leave."""
-
-    @property
-    def leader_id(self) -> int: ...
-
-    @property
-    def lane(self) -> Lane: ...
-
-    @property
-    def can_join(self) -> bool: ...
-
-    def join(self, handle: int) -> Join: ...
-
-    def next_ack(self) -> Ack | None: ...
-
-    def joined(self, answer: Joined) -> None: ...
-
-    def pushed(self, push: Push) -> None: ...
-
-    def updated(self, update: OffsetsUpdate) -> None: ...
-
-    def ended(self, message: Ended) -> None: ...
-
-    def lost(self) -> None:
-        """Called when the replica's stream broke; the replica joins again on the next stream."""
-
-    def stumbled(self, error: Exception) -> None:
-        """Called when a message could not be processed because of a bug. At the call, the replica is on no stream; the
-        replica decides when to join again."""
 
 
 class FollowerStreams:
@@ -115,7 +93,7 @@ class FollowerStreams:
         self.pushes_in = metrics.counter("replication-pushes-in")
         self.refused_pushes = metrics.counter("replication-pushes-refused")
         self._addresses: dict[int, str] = {}
-        self._streams: dict[tuple[int, Lane], _Stream] = {}
+        self._streams: dict[tuple[int, ReplicationLane], _Stream] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._is_open = True
 
@@ -146,8 +124,8 @@ class FollowerStreams:
                 self._addresses.pop(broker_id, None)
                 continue
             self._addresses[broker_id] = f"{endpoint.host}:{endpoint.port}"
-            for lane in Lane:
-                stream = self._streams.get((broker_id, lane))
+            for kind in (LIVE, CATCH_UP):
+                stream = self._streams.get((broker_id, kind))
                 if stream is not None:
                     stream.look_again()
 
@@ -155,10 +133,16 @@ class FollowerStreams:
         """Address of a broker's internal listener."""
         return self._addresses.get(broker_id)
 
-    def hello(self, leader_id: int, lane: Lane) -> Hello:
+    def hello(self, leader_id: int, kind: ReplicationLane) -> FollowHello:
         me = self._identity
-        return Hello(
-            me.cluster_id, me.broker_id, me.broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES, sends_heartbeats=True
+        return FollowHello(
+            cluster_id=me.cluster_id,
+            broker_id=me.broker_id,
+            broker_epoch=me.broker_epoch,
+            leader_id=leader_id,
+            lane=kind,
+            window_bytes=STREAM_WINDOW_BYTES,
+            sends_heartbeats=True,
         )
 
     async def close(self) -> None:
@@ -172,32 +156,30 @@ class FollowerStreams:
     def join(self, replica: OnStream) -> None:
         if not self._is_open:
             return
-        for lane in Lane:
-            if lane is not replica.lane:
-                self._take_off((replica.leader_id, lane), replica)
-        key = (replica.leader_id, replica.lane)
+        self._take_off((replica.leader_id, CATCH_UP if replica.kind == LIVE else LIVE), replica)
+        key = (replica.leader_id, replica.kind)
         stream = self._streams.get(key)
         if stream is None:
             stream = self._streams[key] = _Stream(self, *key)
-        stream.lane.join(replica)
+        stream.joins.join(replica)
         stream.wake()
 
     def leave(self, replica: OnStream, *, cannot_append: bool = False) -> None:
-        for lane in Lane:
-            self._take_off((replica.leader_id, lane), replica, cannot_append=cannot_append)
+        for kind in (LIVE, CATCH_UP):
+            self._take_off((replica.leader_id, kind), replica, cannot_append=cannot_append)
 
     def ack_due(self, replica: FollowerReplica) -> None:
-        stream = self._streams.get((replica.leader_id, replica.lane))
+        stream = self._streams.get((replica.leader_id, replica.kind))
         if stream is not None:
-            stream.lane.ack_due(replica)
+            stream.joins.ack_due(replica)
             stream.wake()
 
     def wake(self, replica: FollowerReplica) -> None:
-        stream = self._streams.get((replica.leader_id, replica.lane))
+        stream = self._streams.get((replica.leader_id, replica.kind))
         if stream is not None:
             stream.wake()
 
-    def replicating(self, replica: FollowerReplica, push: Push) -> Callable[[Outcome], None] | None:
+    def replicating(self, replica: FollowerReplica, push: FollowPush) -> Callable[[Outcome], None] | None:
         traces = self._traces
         return None if traces is None else traces.replicate(replica.partition, replica.leader_id, push.traces)
 
@@ -237,18 +219,18 @@ class FollowerStreams:
             )
         )
 
-    def describe(self) -> list[tuple[int, Lane, int, bool]]:
-        """(leader, lane, partitions, connected) of every stream; for tests and operators."""
-        return [(*key, len(stream.lane), stream.is_connected) for key, stream in self._streams.items()]
+    def describe(self) -> list[tuple[int, ReplicationLane, int, bool]]:
+        """(leader, kind, partitions, connected) of every stream; for tests and operators."""
+        return [(*key, len(stream.joins), stream.is_connected) for key, stream in self._streams.items()]
 
-    def _take_off(self, key: tuple[int, Lane], replica: OnStream, *, cannot_append: bool = False) -> None:
+    def _take_off(self, key: tuple[int, ReplicationLane], replica: OnStream, *, cannot_append: bool = False) -> None:
         stream = self._streams.get(key)
         if stream is None:
             return
-        if replica in stream.lane:
-            stream.lane.leave(replica, cannot_append=cannot_append)
+        if replica in stream.joins:
+            stream.joins.leave(replica, cannot_append=cannot_append)
             stream.wake()
-        if stream.lane or cannot_append:  # keep the stream: the leave must be sent, and the replica returns
+        if stream.joins or cannot_append:  # keep the stream: the leave must be sent, and the replica returns
             return
         # The stream has no partitions: the last partition has left, or the leader ended the stream and the partition
         # has not joined again. The next partition that joins this leader opens a new stream.
@@ -266,12 +248,12 @@ def _end_waiting(waiting: asyncio.Future[bool]) -> None:
 class _Stream:
     """The task that keeps one stream (live or catch-up) to one leader open, over one connection after another."""
 
-    def __init__(self, streams: FollowerStreams, leader_id: int, lane: Lane) -> None:
-        self.lane: FollowerLane[OnStream] = FollowerLane()
+    def __init__(self, streams: FollowerStreams, leader_id: int, kind: ReplicationLane) -> None:
+        self.joins: FollowerJoins[OnStream] = FollowerJoins()
         self.is_connected = False
         self._streams = streams
         self.leader_id = leader_id
-        self._kind = lane
+        self._kind = kind
         self._call: _Call | None = None
         self._silence_s = SILENCE_S
         #: The future on which the stream's writer waits until there is a message to send.
@@ -287,7 +269,7 @@ class _Stream:
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(True)
 
-    def hello(self) -> Hello:
+    def hello(self) -> FollowHello:
         return self._streams.hello(self.leader_id, self._kind)
 
     def look_again(self) -> None:
@@ -327,7 +309,7 @@ class _Stream:
                 logger.exception(
                     "the replication stream from broker %d: unexpected error; reconnecting", self.leader_id
                 )
-            for lost in self.lane.broken():
+            for lost in self.joins.broken():
                 lost.lost()
             if self._is_ending:
                 break
@@ -339,7 +321,7 @@ class _Stream:
 
     async def _converse(self, address: str, outage: Outage, backoff: Backoff) -> None:
         """Run one connection to its end; raises HeadraceError."""
-        purpose = ChannelPurpose.REPLICATION if self._kind is Lane.LIVE else ChannelPurpose.CATCH_UP
+        purpose = ChannelPurpose.REPLICATION if self._kind == LIVE else ChannelPurpose.CATCH_UP
         call: _Call = Duplex(
             address,
             purpose,
@@ -351,7 +333,7 @@ class _Stream:
 
         async def read() -> None:
             while True:
-                response = wire.response_of(await call.read())
+                response = await call.read()
                 if not self.is_connected:
                     self.is_connected = True
                     outage.over()
@@ -371,11 +353,11 @@ class _Stream:
 
     async def _write(self, call: _Call) -> None:
         await call.connected()
-        await call.write(wire.hello_to_proto(self.hello()))
+        await call.write(FollowRequest(hello=self.hello()))
         while True:
-            request = self.lane.next()
+            request = self.joins.next()
             if request is not None:
-                await call.write(wire.request_to_proto(request))
+                await call.write(request)
             elif not await self._something_to_say():
                 await call.write(_HEARTBEAT)
 
@@ -400,36 +382,37 @@ class _Stream:
                 )
             )
 
-    def _received(self, response: Response) -> None:
-        lane, streams = self.lane, self._streams
+    def _received(self, response: FollowResponse) -> None:
+        joins, streams = self.joins, self._streams
         for answer in response.joined:
-            replica = lane.joined(answer)
+            replica = joins.joined(answer)
             if replica is not None:
-                self._dispatch(replica, replica.joined, answer)
+                self._apply(replica, replica.joined, answer)
         for push in response.pushes:
-            streams.bytes_in.value += len(push.records)
-            replica = lane.find(push.handle)
+            records = push.records  # a bytes object of its own, which keeps no other part of the message in memory
+            streams.bytes_in.value += len(records)
+            replica = joins.find(push.handle)
             if replica is not None:
-                self._dispatch(replica, replica.pushed, push)
+                self._apply(replica, replica.pushed, push, records)
         streams.pushes_in.value += len(response.pushes)
         for update in response.updates:
-            replica = lane.find(update.handle)
+            replica = joins.find(update.handle)
             if replica is not None:
-                self._dispatch(replica, replica.updated, update)
+                self._apply(replica, replica.updated, update)
         for ended in response.ended:
-            replica = lane.ended(ended)
+            replica = joins.ended(ended)
             if replica is not None:
-                self._dispatch(replica, replica.ended, ended)
+                self._apply(replica, replica.ended, ended)
 
-    def _dispatch(self, replica: OnStream, take: Callable[[T], None], what: T) -> None:
-        """Pass ``what``, a part of a message, to ``replica``. An error in ``replica`` affects this replica alone; the
-        other replicas on the stream continue."""
+    def _apply(self, replica: OnStream, apply: Callable[..., None], *message: Any) -> None:
+        """Pass a part of a message to ``replica``. An error in ``replica`` affects this replica alone; the other
+        replicas on the stream continue."""
         try:
-            take(what)
+            apply(*message)
         except Exception as error:
             logger.exception(
                 "cannot apply a %s message of leader %d to a replica, which leaves the stream and joins again",
-                type(what).__name__,
+                type(message[0]).__name__.removeprefix("Follow"),
                 self.leader_id,
             )
             self._streams.leave(replica)
@@ -446,7 +429,7 @@ class _Silence:
         self._over_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def touch(self, response: Response) -> None:
+    def touch(self, response: FollowResponse) -> None:
         self._over_s = self._loop.time() + self._max_s
         if response.sends_heartbeats and self._timer is None:
             self._timer = self._loop.call_at(self._over_s, self._look)
@@ -476,7 +459,7 @@ class LeaveConfirmation:
 
     def __init__(self, replica: FollowerReplica, streams: FollowerStreams, done: Callable[[], None]) -> None:
         self.leader_id = replica.leader_id
-        self.lane = replica.lane
+        self.kind = replica.kind
         self.can_join = True
         self._leader_epoch = replica.leader_epoch
         self._topic_id, self._partition = replica.topic_id, replica.number
@@ -484,24 +467,31 @@ class LeaveConfirmation:
         self._done = done
         self._again: asyncio.TimerHandle | None = None
 
-    def join(self, handle: int) -> Join:
-        return Join(handle, self._topic_id, self._partition, self._leader_epoch, 0, 0, -1, 0, window_bytes=1)
+    def join(self, handle: int) -> FollowJoin:
+        return FollowJoin(
+            handle=handle,
+            topic_id=self._topic_id,
+            partition=self._partition,
+            leader_epoch=self._leader_epoch,
+            last_epoch=-1,
+            window_bytes=1,
+        )
 
-    def next_ack(self) -> Ack | None:
+    def next_ack(self) -> FollowAck | None:
         return None
 
-    def joined(self, answer: Joined) -> None:
+    def joined(self, answer: FollowJoined) -> None:
         """Called with the leader's answer to the join; any answer confirms the leave."""
         self._streams.leave(self)
         self._done()
 
-    def pushed(self, push: Push) -> None:
+    def pushed(self, push: FollowPush, records: bytes) -> None:
         pass
 
-    def updated(self, update: OffsetsUpdate) -> None:
+    def updated(self, update: FollowOffsetsUpdate) -> None:
         pass
 
-    def ended(self, message: Ended) -> None:
+    def ended(self, message: FollowEnded) -> None:
         pass
 
     def lost(self) -> None:
@@ -517,3 +507,7 @@ class LeaveConfirmation:
         if self._again is not None:
             self._again.cancel()
         self._streams.leave(self)
+
+
+#: A replica on a stream: it follows its leader, or it has left and waits until the leader confirms the leave.
+OnStream = FollowerReplica | LeaveConfirmation

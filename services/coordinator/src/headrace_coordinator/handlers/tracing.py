@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError
-from headrace_core.rpc.status import error_of
+from headrace_core.item_errors import error_of
 from headrace_core.tracing.context import traceparent_in
 from headrace_core.tracing.node import NodeSpan, NodeTraces
 from headrace_core.unexpected import answer_to

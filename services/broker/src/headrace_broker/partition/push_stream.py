@@ -11,14 +11,14 @@ records after the follower's log end::
 Each partition that the follower has joined is in one of six states::
 
     CALM      nothing is owed                                        -> the log grows
-    READY     something is owed, and there is room: in ``_ready``    -> its turn comes in ``next``
+    READY     something is owed, and there is room: in ``ready``     -> its turn comes in ``next``
     FULL      its window is full                                     -> an acknowledgement
     READING   what it is owed is not in the page cache: on a thread  -> ``was_read``
     PACED     the throttle delays it, because it is out of sync      -> time
     ENDED     left, ended, or replaced by a later join: queues skip it
 
-``next`` makes one message, with some records of each partition in ``_ready``. Partitions with more records than fit
-into the message move to the end of the queue. An idle partition costs nothing, no partition starves another, and small
+``next`` makes one message, with some records of each partition in ``ready``. Partitions with more records than fit into
+the message move to the end of the queue. An idle partition costs nothing, no partition starves another, and small
 amounts of records share a message. The leader reads records only when the windows of the stream and the partition allow
 it to send them. A slow or silent follower costs only the memory of its stream's unacknowledged bytes.
 
@@ -39,7 +39,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from headrace_core.errors import (
     HeadraceError,
@@ -47,15 +47,26 @@ from headrace_core.errors import (
     NotLeaderOrFollowerError,
     StaleBrokerEpochError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.types import NO_EPOCH, TopicPartition
+from headrace_protos.v1.replication_pb2 import (
+    REPLICATION_LANE_CATCH_UP,
+    REPLICATION_LANE_LIVE,
+    FollowAck,
+    FollowEnded,
+    FollowHello,
+    FollowJoin,
+    FollowJoined,
+    FollowRequest,
+    FollowResponse,
+)
 
 from .leader import PartitionLeader
 from .matching import match
-from .messages import Ack, Ended, Hello, Join, Joined, Lane, OffsetsUpdate, Push, Response
 from .pacing import Pacer
 from .versions import check_epoch
 
-T = TypeVar("T")
+LIVE, CATCH_UP = REPLICATION_LANE_LIVE, REPLICATION_LANE_CATCH_UP  #: The two kinds of streams.
 
 #: Maximum window of a stream or a partition: the number of unacknowledged bytes that the follower allows.
 WINDOW_BYTES_MAX = 64 * 1024 * 1024
@@ -79,6 +90,8 @@ ITEM_BYTES = 32  #: Bytes counted for an item in a replication message, in addit
 PRODUCERS_MAX = 32 * 1024 * 1024
 ENDED_QUEUED_MAX = 1_000  #: Maximum number of ended joins that the queues of a stream may contain.
 ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one replication message.
+#: Maximum number of items in a request; a larger request would block the event loop for seconds.
+REQUEST_ITEMS_MAX = 200_000
 
 
 class State(enum.IntEnum):
@@ -103,7 +116,7 @@ class Slice(Protocol):
 
 
 class LedPartition(Protocol):
-    """The methods of a led partition that a LeaderLane calls; the lane may read the partition's log up to
+    """The methods of a led partition that a PushStream calls; it may read the partition's log up to
     ``leader.log_end``."""
 
     @property
@@ -133,8 +146,8 @@ class LedPartition(Protocol):
 
 
 class ColdRead(NamedTuple):
-    """A request to read records that are not in the page cache. The caller of the lane reads the records on a thread
-    and calls ``was_read``."""
+    """A request to read records that are not in the page cache. The caller reads the records on a thread and
+    calls ``was_read``."""
 
     replica: JoinedReplica
     source: LedPartition
@@ -170,17 +183,6 @@ class JoinedReplicas:
         return False
 
 
-class LaneHost(Protocol):
-    """The functions of the broker that a LeaderLane calls; they must not block."""
-
-    def find(self, topic_id: bytes, partition: int) -> LedPartition:
-        """The partition, if this broker leads it. Raises the errors of ``PartitionTable.leader``, UnknownTopicIdError,
-        InconsistentTopicIdError."""
-
-    def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
-        """Whether the leader's throttle applies to the replica, which is out of sync (KIP-73)."""
-
-
 class JoinedReplica:
     """A follower's replica of one partition, joined on one stream. The JoinedReplica watches the partition's log
     (``LogWatcher``)."""
@@ -191,7 +193,6 @@ class JoinedReplica:
         "in_flight",
         "in_flight_bytes",
         "key",
-        "lane",
         "leader",
         "position",
         "sent_high_watermark",
@@ -199,13 +200,14 @@ class JoinedReplica:
         "source",
         "stash",
         "state",
+        "stream",
         "window_bytes",
     )
 
-    def __init__(self, lane: LeaderLane, join: Join, source: LedPartition) -> None:
-        self.lane = lane
+    def __init__(self, stream: PushStream, join: FollowJoin, source: LedPartition) -> None:
+        self.stream = stream
         self.handle = join.handle
-        self.key = (join.topic_id, join.partition, lane.broker_id)
+        self.key = (join.topic_id, join.partition, stream.broker_id)
         self.source = source
         self.leader = source.leader
         self.position = join.log_end  #: The next offset that the leader pushes to the replica.
@@ -224,76 +226,114 @@ class JoinedReplica:
 
     def log_grew(self, partition: TopicPartition) -> None:
         if self.state is State.CALM:
-            self.lane.make_ready(self)
+            self.state = State.READY
+            self.stream.ready.append(self)
+            self.stream.wake()
 
     def high_watermark_moved(self, partition: TopicPartition) -> None:
-        self.lane.offsets_changed(self)
+        stream = self.stream
+        if not stream.updates:
+            stream.updates_due_ms = int(stream.now_ms()) + UPDATE_DELAY_MS
+            stream.wake_at(stream.updates_due_ms)
+        stream.updates[self] = None
 
     def leadership_ended(self, partition: TopicPartition) -> None:
-        self.lane.resigned(self)
+        # The join ends with the next message, not now: the leader is calling its watchers, whose list must not change.
+        self.stream.resigned.append(self)
+        self.stream.wake()
 
 
 class Outgoing(NamedTuple):
-    """A message to the follower, with its approximate size for the stream's queue."""
+    """A message to the follower, its approximate size for the stream's queue, and the bytes of its records."""
 
-    response: Response
+    response: FollowResponse
     size: int
+    record_bytes: int
 
 
-class LeaderLane:
-    """The leader's state of one stream, from its Hello message to its end. Call all methods in one event loop; times
-    are monotonic milliseconds."""
+class PushStream:
+    """The leader's state of one stream, from its hello to its end. Call all methods in one event loop; times are
+    monotonic milliseconds."""
 
     def __init__(
         self,
-        hello: Hello,
+        hello: FollowHello,
         *,
-        host: LaneHost,
+        find: Callable[[bytes, int], LedPartition],
+        is_throttled: Callable[[PartitionLeader, int], bool],
         registry: JoinedReplicas,
         pacer: Pacer,
-        now_ms: Callable[[], int],
+        now_ms: Callable[[], float],
         wake: Callable[[], None],
         wake_at: Callable[[int], None],
     ) -> None:
-        """The caller has checked ``hello`` against the metadata; all streams share ``registry`` and ``pacer``. ``wake``
-        is called, perhaps often, when ``next`` may have a new message. ``wake_at`` is called with the time at which
-        ``next`` may have a message (``due_ms``). Raises InvalidRequestError if the hello's limit of unacknowledged
-        bytes is not above 0."""
+        """The caller has checked ``hello`` against the metadata; all streams share ``registry`` and ``pacer``.
+
+        ``find`` returns the partition of a topic id and number, if this broker leads it; it raises the errors of
+        ``PartitionTable.leader``, UnknownTopicIdError, InconsistentTopicIdError. ``is_throttled``: whether the leader's
+        throttle applies to the replica of a broker, which is out of sync (KIP-73). ``wake`` is called, perhaps often,
+        when ``next`` may have a new message. ``wake_at`` is called with the time at which ``next`` may have a message.
+
+        Raises InvalidRequestError if the hello's limit of unacknowledged bytes is not above 0."""
         if hello.window_bytes <= 0:
             raise InvalidRequestError(f"broker {hello.broker_id}: window_bytes={hello.window_bytes}: must be above 0")
         self.broker_id = hello.broker_id
         self.broker_epoch = hello.broker_epoch
-        self.is_catch_up = hello.lane is Lane.CATCH_UP
+        self.is_catch_up = hello.lane == CATCH_UP
         self.is_closed = False
         self._window_bytes = min(hello.window_bytes, WINDOW_BYTES_MAX)
-        self._in_flight_bytes = 0
+        self.in_flight_bytes = 0  #: Bytes of the records that the follower has not acknowledged.
         self._sends_heartbeats = hello.sends_heartbeats
-        self._last_contact_ms = now_ms()
-        self._host = host
+        self._find = find
+        self._is_throttled = is_throttled
         self._registry = registry
         self._pacer = pacer
-        self._now_ms = now_ms
-        self._wake = wake
-        self._wake_at = wake_at
+        self.now_ms = now_ms
+        self.wake = wake
+        self.wake_at = wake_at
+        self.heard()
         self._replicas: dict[int, JoinedReplica] = {}
-        self._ready: deque[JoinedReplica] = deque()
+        self.ready: deque[JoinedReplica] = deque()
         self._paced: deque[JoinedReplica] = deque()
         self._cold: deque[JoinedReplica] = deque()
-        self._wants_cold: list[ColdRead] = []
-        self._resigned: list[JoinedReplica] = []
+        #: Reads that the caller must take and run on threads; it passes each result to ``was_read``.
+        self.cold_reads: list[ColdRead] = []
+        self.resigned: list[JoinedReplica] = []
         #: Number of the stream's joined replicas with a disk read in progress, or with records that were read and not
         #: sent.
         self._reading = 0
-        self._joined: deque[Joined] = deque()
+        self._joined: deque[FollowJoined] = deque()
         #: Partitions whose followers must restart with an empty log, by the handle of the queued answer.
         self._beginning: dict[int, tuple[bytes, int]] = {}
-        self._ended: deque[Ended] = deque()
-        self._updates: dict[JoinedReplica, None] = {}
-        self._updates_due_ms = 0
+        self._ended: deque[FollowEnded] = deque()
+        #: Replicas with offsets to send, and the time at which they are sent without records.
+        self.updates: dict[JoinedReplica, None] = {}
+        self.updates_due_ms = 0
 
-    def join(self, join: Join) -> None:
-        """Process a join; a later ``next`` returns the answer. Raises InvalidRequestError for an invalid join, which
-        ends the stream."""
+    def received(self, request: FollowRequest) -> None:
+        """Process a request after the hello. Raises InvalidRequestError, which ends the stream."""
+        if request.HasField("hello"):
+            raise InvalidRequestError("a Follow stream has a second hello")
+        count = len(request.joins) + len(request.leaves) + len(request.acks) + len(request.cannot_append)
+        if count > REQUEST_ITEMS_MAX:
+            raise InvalidRequestError(
+                f"the request has {count} joins, leaves and acknowledgements, at most {REQUEST_ITEMS_MAX} are allowed"
+            )
+        self._last_contact_ms = int(self.now_ms())
+        cannot_append = frozenset(request.cannot_append) if request.leaves else ()
+        for handle in request.leaves:
+            # (The leader may have ended the join already.) A replica whose log takes no appends is out of sync from
+            # now on.
+            replica = self._replicas.get(handle)
+            if replica is not None:
+                self.forget(replica, cannot_append=handle in cannot_append)
+        for ack in request.acks:
+            self._acked(ack)
+        for join in request.joins:
+            self._join(join)
+
+    def _join(self, join: FollowJoin) -> None:
+        """Process a join; a later ``next`` returns the answer. Raises InvalidRequestError for an invalid join."""
         if join.handle in self._replicas:
             raise InvalidRequestError(
                 f"broker {self.broker_id}: join handle {join.handle} is already in use on this replication stream"
@@ -301,25 +341,25 @@ class LeaderLane:
         _check(join)
         self._forget_ended()
         try:
-            answer = self._join(join)
+            answer = self._answer(join)
         except HeadraceError as error:
-            answer = Joined(join.handle, error.copy())  # a copy, because the traceback of ``error`` keeps this frame
+            answer = FollowJoined(handle=join.handle, error=error_to_proto(error))
         self._joined.append(answer)
         if answer.out_of_range:
             self._beginning[join.handle] = (join.topic_id, join.partition)
-        self._wake()
+        self.wake()
 
-    def _join(self, join: Join) -> Joined:
-        source = self._host.find(join.topic_id, join.partition)
+    def _answer(self, join: FollowJoin) -> FollowJoined:
+        source = self._find(join.topic_id, join.partition)
         leader = source.leader
         if join.leader_epoch == NO_EPOCH:
             raise InvalidRequestError(f"{leader.partition}: broker {self.broker_id} joined without a leader epoch")
         check_epoch(leader, join.leader_epoch)
         before = self._registry.find((join.topic_id, join.partition, self.broker_id))
-        if before is not None and before.lane.broker_epoch > self.broker_epoch:
+        if before is not None and before.stream.broker_epoch > self.broker_epoch:
             raise StaleBrokerEpochError(
                 f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but is "
-                f"already joined with the newer epoch {before.lane.broker_epoch}: the broker has restarted"
+                f"already joined with the newer epoch {before.stream.broker_epoch}: the broker has restarted"
             )
         found = match(
             log_start=source.log_start,
@@ -332,34 +372,39 @@ class LeaderLane:
         # Read the log's start offset after its epoch history, which is the safe order while records are deleted. A
         # deletion of records advances the log start of the log first, then the epochs, and then ``leader.log_start``. A
         # follower that restarted at ``leader.log_start`` could ask for deleted offsets.
-        here = leader.high_watermark, source.log_start, leader.log_end
-        if not found.matches:
-            leader.follower_tried(self.broker_id, self._now_ms())
-            if found.diverging is not None:
-                return Joined(join.handle, None, *here, found.diverging)
-            return Joined(join.handle, None, *here, out_of_range=True)
-        if self._belongs_elsewhere(source, join.log_end):
-            leader.follower_tried(self.broker_id, self._now_ms())
-            return Joined(join.handle, None, *here, other_lane=True)
+        answer = FollowJoined(
+            handle=join.handle,
+            high_watermark=leader.high_watermark,
+            log_start=source.log_start,
+            log_end=leader.log_end,
+            diverging=found.diverging,
+            out_of_range=not found.matches and found.diverging is None,
+            other_lane=found.matches and self._belongs_elsewhere(source, join.log_end),
+        )
+        now_ms = int(self.now_ms())
+        if not found.matches or answer.other_lane:
+            leader.follower_tried(self.broker_id, now_ms)
+            return answer
         if before is not None:
-            before.lane.forget(before)
+            before.stream.forget(before)
         if not leader.follower_joined(
             self.broker_id,
             self.broker_epoch,
             log_end=join.log_end,
             durable_end=join.durable_end,
             log_start=join.log_start,
-            now_ms=self._now_ms(),
+            now_ms=now_ms,
         ):
             raise self._not_among(leader)
         replica = JoinedReplica(self, join, source)
         self._replicas[join.handle] = replica
         self._registry.put(replica)
         leader.watch_log(replica)
+        answer.high_watermark, answer.log_start = leader.high_watermark, leader.log_start
         replica.sent_high_watermark, replica.sent_log_start = leader.high_watermark, leader.log_start
         if replica.position < leader.log_end:
-            self.make_ready(replica)
-        return Joined(join.handle, None, leader.high_watermark, leader.log_start, leader.log_end)
+            replica.log_grew(replica.partition)
+        return answer
 
     def _not_among(self, leader: PartitionLeader) -> NotLeaderOrFollowerError:
         return NotLeaderOrFollowerError(
@@ -367,51 +412,44 @@ class LeaderLane:
             f"the metadata of broker {leader.leader_id}, which has {list(leader.replicas)}; retry"
         )
 
-    def ack(self, ack: Ack) -> None:
+    def _acked(self, ack: FollowAck) -> None:
         """Apply an acknowledgement; a late acknowledgement of an ended join is ignored. Raises InvalidRequestError if
         an acknowledged end is beyond the pushed records, because the high watermark would advance beyond existing
         records."""
         replica = self._replicas.get(ack.handle)
         if replica is None:
             return
-        if not 0 <= ack.log_start <= ack.log_end <= replica.position or not 0 <= ack.durable_end <= ack.log_end:
+        log_start, log_end, durable_end = ack.log_start, ack.log_end, ack.durable_end
+        if not 0 <= log_start <= log_end <= replica.position or not 0 <= durable_end <= log_end:
             raise InvalidRequestError(
-                f"{replica.partition}: broker {self.broker_id} acknowledged offsets {ack.log_start} to "
-                f"{ack.log_end}, durable end {ack.durable_end}, but was sent offsets below {replica.position} only"
+                f"{replica.partition}: broker {self.broker_id} acknowledged offsets {log_start} to {log_end}, durable "
+                f"end {durable_end}, but was sent offsets below {replica.position} only"
             )
         in_flight = replica.in_flight
-        while in_flight and in_flight[0][0] <= ack.log_end:
+        while in_flight and in_flight[0][0] <= log_end:
             size = in_flight.popleft()[1]
             replica.in_flight_bytes -= size
-            self._in_flight_bytes -= size
+            self.in_flight_bytes -= size
         if not replica.leader.follower_acked(
             self.broker_id,
             self.broker_epoch,
-            durable_end=ack.durable_end,
-            log_end=ack.log_end,
-            log_start=ack.log_start,
-            now_ms=self._now_ms(),
+            durable_end=durable_end,
+            log_end=log_end,
+            log_start=log_start,
+            now_ms=self._last_contact_ms,
+        ):
             # The replica was removed from the partition, and perhaps added again, after the follower joined: the
             # follower's acknowledgements do not count.
-        ):
             self.end(replica, self._not_among(replica.leader))
-            return
-        if replica.state is State.FULL and replica.in_flight_bytes < replica.window_bytes:
-            self.make_ready(replica)
-        elif self._ready:
-            self._wake()  # wake: the stream's own window may have been full
+        elif replica.state is State.FULL and replica.in_flight_bytes < replica.window_bytes:
+            replica.state = State.CALM
+            replica.log_grew(replica.partition)
+        elif self.ready:
+            self.wake()  # the stream's own window may have been full
 
-    def leave(self, handle: int, *, cannot_append: bool = False) -> None:
-        """Process a leave, with which the follower ends a join. If the join's number (``handle``) is unknown, the
-        leader has already ended the join. ``cannot_append``: the follower's log takes no appends, so the replica is out
-        of sync from now on."""
-        replica = self._replicas.get(handle)
-        if replica is not None:
-            self.forget(replica, cannot_append=cannot_append)
-
-    def touch(self) -> None:
-        """Record that the follower sent a message, perhaps only a heartbeat."""
-        self._last_contact_ms = self._now_ms()
+    def heard(self) -> None:
+        """Record that the connection to the follower works."""
+        self._last_contact_ms = int(self.now_ms())
 
     def silent_at_ms(self) -> int | None:
         """Time at which the connection counts as broken unless the follower sends a message earlier. The result is None
@@ -425,33 +463,18 @@ class LeaderLane:
             self.forget(replica, broken=True)
         # Remove every replica from the queues: a queued replica would keep its log, and so the files of a topic that is
         # deleted later.
-        for queue in (self._ready, self._paced, self._cold, self._joined, self._ended):
+        for queue in (self.ready, self._paced, self._cold, self._joined, self._ended):
             queue.clear()
-        for kept in (self._wants_cold, self._resigned, self._updates):
+        for kept in (self.cold_reads, self.resigned, self.updates):
             kept.clear()
 
-    def make_ready(self, replica: JoinedReplica) -> None:
-        replica.state = State.READY
-        self._ready.append(replica)
-        self._wake()
-
-    def resigned(self, replica: JoinedReplica) -> None:
-        """End the replica's join with the next message, not now: the leader is calling its watchers, and the list of
-        watchers must not change."""
-        self._resigned.append(replica)
-        self._wake()
-
-    def offsets_changed(self, replica: JoinedReplica) -> None:
-        if not self._updates:
-            self._updates_due_ms = self._now_ms() + UPDATE_DELAY_MS
-            self._wake_at(self._updates_due_ms)
-        self._updates[replica] = None
-
     def end(self, replica: JoinedReplica, error: HeadraceError | None, *, other_lane: bool = False) -> None:
-        """End the join of the replica, with a message to the follower."""
+        """End the join of the replica, with a message to the follower. ``other_lane``: it belongs on the other
+        stream."""
         if self.forget(replica):
-            self._ended.append(Ended(replica.handle, error, other_lane))
-            self._wake()
+            ended = FollowEnded(handle=replica.handle, error=error_to_proto(error), other_lane=other_lane)
+            self._ended.append(ended)
+            self.wake()
 
     def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
         """Remove the replica without a message to the follower; returns True if the replica was on this stream.
@@ -461,81 +484,87 @@ class LeaderLane:
         del self._replicas[replica.handle]
         was_reading = replica.state is State.READING
         replica.state = State.ENDED
-        self._in_flight_bytes -= replica.in_flight_bytes
+        self.in_flight_bytes -= replica.in_flight_bytes
         replica.in_flight.clear()
         replica.in_flight_bytes = 0
         replica.stash = None
-        self._updates.pop(replica, None)
+        self.updates.pop(replica, None)
         if replica.holds_read and not was_reading:
             self._read_done(replica)  # a read in progress ends by itself
         leader = replica.leader
         leader.unwatch_log(replica)
         if self._registry.remove(replica):
-            leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append, broken=broken)
-        if self._ready:
-            self._wake()  # the bytes in flight of the ended join are now free for other partitions
+            leader.follower_left(self.broker_id, int(self.now_ms()), cannot_append=cannot_append, broken=broken)
+        if self.ready:
+            self.wake()  # the bytes in flight of the ended join are now free for other partitions
         return True
 
     def next(self) -> Outgoing | None:
-        """The next message to the follower; None if there is no message now (call again after ``wake``, or at
-        ``due_ms``)."""
-        now_ms = self._now_ms()
-        if self._resigned:
+        """The next message to the follower; None if there is no message now. Call again after ``wake``, or at the time
+        that was passed to ``wake_at``."""
+        if not (self.ready or self.updates or self._joined or self._ended or self.resigned or self._paced):
+            return None
+        now_ms = int(self.now_ms())
+        if self.resigned:
             self._end_resigned()
         if self._paced:
             self._unpace(now_ms)
-        joined = self._take_joined()
-        pushes: list[Push] = []
+        response, size, record_bytes = FollowResponse(), 0, 0
+        if self._joined:
+            size = self._add_joined(response)
         # While answers to joins are queued, push no records: a follower needs the answer to its join of a partition
         # before the partition's records.
-        size = 0 if self._joined else self._collect(pushes, now_ms)
-        updates = () if self._joined else self._due_updates(now_ms)
-        ended = _take(self._ended)
-        items = len(joined) + len(pushes) + len(updates) + len(ended)
+        if not self._joined:
+            if self.ready:
+                record_bytes = self._add_pushes(response, now_ms)
+            if self.updates and now_ms >= self.updates_due_ms:
+                self._add_updates(response)
+        ended = self._ended
+        for _ in range(min(len(ended), ITEMS_MAX)):
+            response.ended.append(ended.popleft())
+        if (self.updates or self._paced) and (due_ms := self.due_ms()) is not None:
+            self.wake_at(due_ms)
+        items = len(response.joined) + len(response.pushes) + len(response.updates) + len(response.ended)
         if not items:
             return None
-        size += sum([len(answer.producers) for answer in joined])
-        return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
+        return Outgoing(response, size + record_bytes + ITEM_BYTES * (items + 1), record_bytes)
 
-    def _take_joined(self) -> tuple[Joined, ...]:
-        """The next answers to joins. If a follower must restart with an empty log, the leader's answer contains the
-        producers' sequence numbers. The lane adds the sequence numbers only when it makes the message, so that queued
-        answers stay small."""
-        taken: list[Joined] = []
+    def _add_joined(self, response: FollowResponse) -> int:
+        """Add the next answers to joins; returns the bytes of producer state in them.
+
+        A follower that must restart at the log's start cannot learn all producers from records, so its answer has the
+        log's producers. They are added only now, so that queued answers stay small."""
         size = 0
-        while self._joined and len(taken) < ITEMS_MAX and size < MESSAGE_BYTES:
-            answer = self._joined.popleft()
+        while self._joined and len(response.joined) < ITEMS_MAX and size < MESSAGE_BYTES:
+            answer = response.joined.add()
+            answer.CopyFrom(self._joined.popleft())
             beginning = self._beginning.pop(answer.handle, None)
-            if beginning is not None:
-                answer = self._with_producers(answer, *beginning)
-            size += len(answer.producers)
-            taken.append(answer)
-        return tuple(taken)
+            if beginning is None:
+                continue
+            try:
+                source = self._find(*beginning)
+            except HeadraceError as error:  # this broker no longer leads the partition
+                answer.CopyFrom(FollowJoined(handle=answer.handle, error=error_to_proto(error)))
+                continue
+            answer.log_start = source.log_start
+            producers = source.producers_at(answer.log_start)
+            if len(producers) <= PRODUCERS_MAX:
+                answer.producers = producers
+                size += len(producers)
+        return size
 
-    def _with_producers(self, answer: Joined, topic_id: bytes, partition: int) -> Joined:
-        """Add the log's producers to the answer, because a follower that restarts at the log's start cannot learn all
-        producers from records."""
-        try:
-            source = self._host.find(topic_id, partition)
-        except HeadraceError as error:  # this broker no longer leads the partition
-            return Joined(answer.handle, error.copy())
-        log_start = source.log_start
-        producers = source.producers_at(log_start)
-        return answer._replace(log_start=log_start, producers=producers if len(producers) <= PRODUCERS_MAX else b"")
-
-    def _collect(self, pushes: list[Push], now_ms: int) -> int:
-        """Fill ``pushes`` with records of the ready partitions, visiting each partition at most once; returns the bytes
-        of the records."""
-        ready, size = self._ready, 0
+    def _add_pushes(self, response: FollowResponse, now_ms: int) -> int:
+        """Add records of the ready partitions, visiting each partition at most once; returns the bytes of the
+        records."""
+        ready, size = self.ready, 0
         is_limited = not self._pacer.is_unlimited  # once: usually no throttle is set
         for _ in range(min(len(ready), ITEMS_MAX)):
-            room = min(MESSAGE_BYTES - size, self._window_bytes - self._in_flight_bytes)
+            room = min(MESSAGE_BYTES - size, self._window_bytes - self.in_flight_bytes)
             if room <= 0 or not ready:
                 break
             replica = ready.popleft()
             if replica.state is not State.READY:
                 continue  # the join of this replica ended while the replica was in the queue
-            leader = replica.leader
             if is_limited and not self._may_go(replica, now_ms):
                 continue
             space = replica.window_bytes - replica.in_flight_bytes
@@ -551,22 +580,22 @@ class LeaderLane:
             if not records:  # the read returned no records because of a compaction gap: continue after the gap
                 replica.position = found.next_offset
                 replica.state = State.CALM
-                if replica.position < leader.log_end:
-                    self.make_ready(replica)
+                if replica.position < replica.leader.log_end:
+                    replica.log_grew(replica.partition)
                 continue
             if size and size + len(records) > MESSAGE_BYTES + SHARE_BYTES_MIN:
                 replica.stash = found  # only a message's first batch may exceed the message size
                 ready.appendleft(replica)
                 break
             size += len(records)
-            pushes.append(self._push(replica, found))
-            if is_limited and self._host.is_throttled(leader, self.broker_id):
+            self._push(response, replica, found)
+            if is_limited and self._is_throttled(replica.leader, self.broker_id):
                 self._pacer.take(len(records), now_ms)
         return size
 
     def _may_go(self, replica: JoinedReplica, now_ms: int) -> bool:
         """Whether the throttle allows a push to the replica now; if not, the replica's state becomes PACED."""
-        if not self._host.is_throttled(replica.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
+        if not self._is_throttled(replica.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
             return True
         replica.state = State.PACED
         self._paced.append(replica)
@@ -592,45 +621,42 @@ class LeaderLane:
             return None
         return found
 
-    def _push(self, replica: JoinedReplica, found: Slice) -> Push:
-        leader, size = replica.leader, len(found.records)
-        replica.position = found.next_offset
-        replica.in_flight.append((found.next_offset, size))
+    def _push(self, response: FollowResponse, replica: JoinedReplica, found: Slice) -> None:
+        """Add the records to the response, at once in their final message: a finished submessage would be copied."""
+        leader, records, end = replica.leader, found.records, found.next_offset
+        size = len(records)
+        replica.position = end
+        replica.in_flight.append((end, size))
         replica.in_flight_bytes += size
-        self._in_flight_bytes += size
+        self.in_flight_bytes += size
         high_watermark, log_start = leader.high_watermark, leader.log_start
         replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
-        self._updates.pop(replica, None)
-        push = Push(replica.handle, found.records, high_watermark, log_start)
-        if self.is_catch_up and replica.source.bytes_from(replica.position) < HAND_OVER_BYTES:
+        self.updates.pop(replica, None)
+        response.pushes.add(handle=replica.handle, records=records, high_watermark=high_watermark, log_start=log_start)
+        if self.is_catch_up and replica.source.bytes_from(end) < HAND_OVER_BYTES:
             self.end(replica, None, other_lane=True)
-        elif replica.position >= leader.log_end:
+        elif end >= leader.log_end:
             replica.state = State.CALM
         elif replica.in_flight_bytes >= replica.window_bytes:
             replica.state = State.FULL
         else:
             replica.state = State.READY
-            self._ready.append(replica)
-        return push
+            self.ready.append(replica)
 
-    def _due_updates(self, now_ms: int) -> tuple[OffsetsUpdate, ...]:
-        if not self._updates or now_ms < self._updates_due_ms:
-            return ()
-        updates: list[OffsetsUpdate] = []
-        for replica in list(itertools.islice(self._updates, ITEMS_MAX)):
-            del self._updates[replica]
+    def _add_updates(self, response: FollowResponse) -> None:
+        for replica in list(itertools.islice(self.updates, ITEMS_MAX)):
+            del self.updates[replica]
             high_watermark, log_start = replica.leader.high_watermark, replica.leader.log_start
             if (high_watermark, log_start) != (replica.sent_high_watermark, replica.sent_log_start):
                 replica.sent_high_watermark, replica.sent_log_start = high_watermark, log_start
-                updates.append(OffsetsUpdate(replica.handle, high_watermark, log_start))
-        return tuple(updates)
+                response.updates.add(handle=replica.handle, high_watermark=high_watermark, log_start=log_start)
 
     def due_ms(self) -> int | None:
         """Time at which ``next`` may have a message without a call of ``wake``; None if only ``wake`` announces a
         message."""
-        due_ms = self._updates_due_ms if self._updates else None
+        due_ms = self.updates_due_ms if self.updates else None
         if self._paced:
-            now_ms = self._now_ms()
+            now_ms = int(self.now_ms())
             wait_ms = self._pacer.ready_in_ms(now_ms)
             if wait_ms is None or wait_ms > PACED_LOOK_MS:
                 # Check the throttle again soon, because an operator may raise the rate or remove the throttle before
@@ -641,28 +667,9 @@ class LeaderLane:
         return due_ms
 
     @property
-    def has_work(self) -> bool:
-        """Whether ``next`` may have a message, now or at ``due_ms``. After a result of False, ``wake`` or ``wake_at``
-        will be called."""
-        return bool(
-            self._ready
-            or self._updates
-            or self._joined
-            or self._ended
-            or self._resigned
-            or self._paced
-            or self._wants_cold
-        )
-
-    @property
     def unsent(self) -> int:
         """Number of unsent answers; above a limit, the caller stops reading requests from the stream."""
         return len(self._joined) + len(self._ended)
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes of the records that the follower has not acknowledged."""
-        return self._in_flight_bytes
 
     def partition_of(self, handle: int) -> TopicPartition | None:
         """The partition of a join; None if the join has ended."""
@@ -671,11 +678,6 @@ class LeaderLane:
 
     def replicas(self) -> list[JoinedReplica]:
         return list(self._replicas.values())
-
-    def take_cold_reads(self) -> list[ColdRead]:
-        """Reads that the caller must run on threads now; the caller passes each result to ``was_read``."""
-        wanted, self._wants_cold = self._wants_cold, []
-        return wanted
 
     def was_read(self, read: ColdRead, outcome: Slice | HeadraceError) -> None:
         """Take the result of a read; the result is ignored if the join has ended."""
@@ -691,8 +693,8 @@ class LeaderLane:
             else:
                 self._read_done(replica)
             replica.state = State.READY
-            self._ready.appendleft(replica)
-            self._wake()
+            self.ready.appendleft(replica)
+            self.wake()
 
     def _read_cold(self, replica: JoinedReplica) -> None:
         if not self.is_catch_up and replica.source.bytes_from(replica.position) > CATCH_UP_BYTES:
@@ -708,8 +710,8 @@ class LeaderLane:
         replica.holds_read = True
         self._reading += 1
         max_bytes = min(MESSAGE_BYTES, replica.window_bytes)
-        self._wants_cold.append(ColdRead(replica, replica.source, replica.position, max_bytes))
-        self._wake()
+        self.cold_reads.append(ColdRead(replica, replica.source, replica.position, max_bytes))
+        self.wake()
 
     def _read_done(self, replica: JoinedReplica) -> None:
         """Called when a disk read has ended: the next waiting replica may now read from the disk."""
@@ -725,7 +727,7 @@ class LeaderLane:
         return behind < HAND_OVER_BYTES if self.is_catch_up else behind > CATCH_UP_BYTES
 
     def _end_resigned(self) -> None:
-        resigned, self._resigned = self._resigned, []
+        resigned, self.resigned = self.resigned, []
         for replica in resigned:
             try:
                 replica.leader.check_serving()
@@ -738,23 +740,34 @@ class LeaderLane:
             replica = self._paced.popleft()
             if replica.state is State.PACED and self._may_go(replica, now_ms):
                 replica.state = State.READY
-                self._ready.append(replica)
+                self.ready.append(replica)
 
     def _forget_ended(self) -> None:
         """Remove ended joins from the queues, because a follower may join and leave often while no message can be
         sent."""
-        for queue in (self._ready, self._paced, self._cold):
+        for queue in (self.ready, self._paced, self._cold):
             if len(queue) > 2 * len(self._replicas) + ENDED_QUEUED_MAX:
                 live = [replica for replica in queue if replica.state is not State.ENDED]
                 queue.clear()
                 queue.extend(live)
 
 
-def _take(queue: deque[T]) -> tuple[T, ...]:
-    return tuple([queue.popleft() for _ in range(min(len(queue), ITEMS_MAX))])
+def hello_of(request: FollowRequest) -> FollowHello:
+    """The hello of a stream's first request. Raises InvalidRequestError if it has no valid hello."""
+    if not request.HasField("hello"):
+        raise InvalidRequestError("a Follow stream must begin with a hello message")
+    hello = request.hello
+    if hello.lane not in (LIVE, CATCH_UP):
+        raise InvalidRequestError(
+            f"the first request of broker {hello.broker_id} on a Follow stream has the unknown lane {hello.lane}: it "
+            "must be 1 (LIVE) or 2 (CATCH_UP)"
+        )
+    if request.joins or request.leaves or request.acks:
+        raise InvalidRequestError(f"the hello of broker {hello.broker_id} has fields that a hello must not have")
+    return hello
 
 
-def _check(join: Join) -> None:
+def _check(join: FollowJoin) -> None:
     if not 0 <= join.log_start <= join.log_end or not 0 <= join.durable_end <= join.log_end or join.window_bytes <= 0:
         raise InvalidRequestError(
             f"invalid join of partition {join.partition} of topic {join.topic_id.hex()[:32]}: log start "

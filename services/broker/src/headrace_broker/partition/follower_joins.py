@@ -18,23 +18,23 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
-from .messages import Ack, Ended, Join, Joined, Request
+from headrace_protos.v1.replication_pb2 import FollowAck, FollowEnded, FollowJoin, FollowJoined, FollowRequest
 
 ITEMS_MAX = 2_000  #: Maximum number of joins, leaves and acknowledgements in one message: about 50 KiB.
 
 
 class Joinable(Protocol):
-    """The methods of a followed partition that a FollowerLane calls (``PartitionFollower`` and the I/O code around
+    """The methods of a followed partition that a FollowerJoins calls (``PartitionFollower`` and the I/O code around
     it)."""
 
     @property
     def can_join(self) -> bool:
         """Whether the partition can join, because no append to its log is in progress. After a result of False, the I/O
-        code calls ``FollowerLane.next`` again when the partition can join."""
+        code calls ``FollowerJoins.next`` again when the partition can join."""
 
-    def join(self, handle: int) -> Join: ...
+    def join(self, handle: int) -> FollowJoin: ...
 
-    def next_ack(self) -> Ack | None:
+    def next_ack(self) -> FollowAck | None:
         """The next acknowledgement."""
 
 
@@ -50,9 +50,9 @@ class _Handle(Generic[F]):
         self.is_joined = False
 
 
-class FollowerLane(Generic[F]):
+class FollowerJoins(Generic[F]):
     """The partitions that this broker follows at one leader over one kind of stream, live or catch-up.
-    A FollowerLane outlives its streams."""
+    They outlive their streams."""
 
     def __init__(self) -> None:
         self._next_number = 1
@@ -95,20 +95,20 @@ class FollowerLane(Generic[F]):
         handle = self._by_number.get(number)
         return handle.replica if handle is not None and handle.is_joined else None
 
-    def joined(self, joined: Joined) -> F | None:
+    def joined(self, answer: FollowJoined) -> F | None:
         """The partition that an answer to a join is for; None if the follower has already ended this join. The join has
-        ended if ``joined.follows`` is false."""
-        handle = self._by_number.get(joined.handle)
+        ended unless the logs match and pushes follow."""
+        handle = self._by_number.get(answer.handle)
         if handle is None:
             return None
-        if joined.follows:
+        if answer.error.code or answer.HasField("diverging") or answer.out_of_range or answer.other_lane:
+            self._forget(handle)
+        else:
             handle.is_joined = True
             self._acks_due[handle] = None  # acknowledge: the log end may have advanced since the join
-        else:
-            self._forget(handle)
         return handle.replica
 
-    def ended(self, ended: Ended) -> F | None:
+    def ended(self, ended: FollowEnded) -> F | None:
         """The partition whose join the leader has ended; None if the follower ended the join before."""
         handle = self._by_number.get(ended.handle)
         if handle is None:
@@ -129,39 +129,34 @@ class FollowerLane(Generic[F]):
         self._wanted = dict.fromkeys((*lost, *self._wanted))
         return lost
 
-    def next(self) -> Request | None:
+    def next(self) -> FollowRequest | None:
         """The next message to the leader; None if there is nothing to send."""
-        leaves, self._leaves = self._leaves, []
-        cannot_append, self._cannot_append = frozenset(self._cannot_append), set()
-        joins = self._take_joins(ITEMS_MAX)
-        acks = self._take_acks(ITEMS_MAX)
-        if not (leaves or joins or acks):
+        if not (self._wanted or self._acks_due or self._leaves):
             return None
-        return Request(None, tuple(joins), tuple(leaves), tuple(acks), cannot_append)
+        request = FollowRequest(leaves=self._leaves, cannot_append=self._cannot_append)
+        self._leaves.clear()
+        self._cannot_append.clear()
+        if self._wanted:
+            self._add_joins(request)
+        acks_due = self._acks_due
+        while acks_due and len(request.acks) < ITEMS_MAX:
+            handle = next(iter(acks_due))
+            del acks_due[handle]
+            ack = handle.replica.next_ack()
+            if ack is not None:
+                request.acks.append(ack)
+        return request if request.leaves or request.joins or request.acks else None
 
-    def _take_joins(self, most: int) -> list[Join]:
-        joins: list[Join] = []
+    def _add_joins(self, request: FollowRequest) -> None:
         for replica in list(self._wanted):
-            if len(joins) >= most:
+            if len(request.joins) >= ITEMS_MAX:
                 break
             if not replica.can_join:
                 continue
             del self._wanted[replica]
             number, self._next_number = self._next_number, self._next_number + 1
             self._by_number[number] = self._by_replica[replica] = _Handle(number, replica)
-            joins.append(replica.join(number))
-        return joins
-
-    def _take_acks(self, most: int) -> list[Ack]:
-        acks: list[Ack] = []
-        acks_due = self._acks_due
-        while acks_due and len(acks) < most:
-            handle = next(iter(acks_due))
-            del acks_due[handle]
-            ack = handle.replica.next_ack()
-            if ack is not None:
-                acks.append(ack)
-        return acks
+            request.joins.append(replica.join(number))
 
     def _let_go(self, replica: F) -> _Handle[F] | None:
         handle = self._by_replica.get(replica)
