@@ -241,6 +241,20 @@ async def test_an_idle_active_segment_is_compacted_when_its_records_wait_too_lon
 
 
 @in_loop
+async def test_compaction_never_reaches_above_the_high_watermark() -> None:
+    """A record that a new leader may truncate does not replace a committed one."""
+    async with room() as here:
+        await here.broker.topic("t")
+        await here.configure("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+        await here.fill("t", 20)
+        leader = here.broker.partitions.leader(TopicPartition("t", 0)).leader
+        leader.high_watermark = 10  # as if a replica lagged
+        (writer,) = here.broker.storage.writers()
+        (target,) = here.upkeep.cleaners._targets(writer.directory, writer.directory.logs)
+        assert target.end_offset == 9  # three records a segment
+
+
+@in_loop
 async def test_a_log_that_cannot_be_cleaned_is_said_once_and_the_others_go_on() -> None:
     fs = CrashingFileSystem(keep_trace=False)
     async with room(fs) as here:

@@ -77,6 +77,17 @@ def test_old_segments_go_and_their_files_stay_for_the_delay() -> None:
     assert directory.deleted.next_due_ms is None
 
 
+@pytest.mark.parametrize(("spared", "gone"), [(-1, 2), (0, 2), (1, 1)])
+def test_a_log_never_gets_smaller_than_its_retention_bytes(spared: int, gone: int) -> None:
+    config = replace(TINY, retention_ms=None)
+    directory, log = filled(formatted(), ManualClock(NOW_MS), config)
+    sizes, third = [each.size for each in log.segments], log.segments[2].base_offset
+    log.config = replace(config, retention_bytes=sum(sizes[2:]) + spared)
+    assert expire(directory, log) == 1
+    assert [each.size for each in log.segments] == sizes[gone:]
+    assert (log.log_start_offset == third) is (gone == 2)
+
+
 def test_a_full_disk_gets_back_what_was_deleted_at_once() -> None:
     fs, clock = formatted(), ManualClock(NOW_MS)
     directory, log = filled(fs, clock)

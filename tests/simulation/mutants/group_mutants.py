@@ -17,7 +17,7 @@ from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Answer, Replay, Shard, ShardState, Tell
 from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.state_machine import Decision, ShardRecord
-from headrace_core.log import LogConfig, fencing
+from headrace_core.log import LogConfig, fencing, partition_log
 from headrace_core.types import TopicPartition
 from tests.simulation.mutants.mutant import Mutant, Patch
 
@@ -162,7 +162,7 @@ def _replace_at_once(self: groups.Groups, request: Heartbeat, turn: Any, group: 
     instance_id = request.instance_id
     holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
     if holder_id is not None:
-        return self._replaced(request, turn, group, group.members[holder_id]), []
+        return turn.replace(group, group.members[holder_id], request.member_id), []
     return _new_member(self, request, turn, group)
 
 
@@ -363,11 +363,17 @@ def _mutant(name: str, breaks: str, *patches: Patch, hard: tuple[str, ...] = ())
 
 
 MUTANTS = (
-    _mutant("ShardsHaveNoFence", "KAFKA-4362: a former owner still writes", Patch(fencing, "check_fence", _no_epoch)),
+    _mutant(
+        "ShardsHaveNoFence",
+        "KAFKA-4362: a former owner still writes",
+        Patch(fencing, "check_fence", _no_epoch),
+        Patch(partition_log, "check_fence", _no_epoch),
+    ),
     _mutant(
         "AppendsAnywhere",
         "KAFKA-4362: what was decided on another log is written",
         Patch(fencing, "check_fence", _no_end),
+        Patch(partition_log, "check_fence", _no_end),
         Patch(Shard, "appended", _wherever_it_was_written),
     ),
     _mutant(

@@ -7,6 +7,7 @@ from headrace_controller import quorum_controller
 from headrace_controller.raft import RaftNode
 from tests.simulation.mutants import raft_without_guards as broken
 from tests.simulation.mutants.mutant import Mutant, Patch
+from tests.worlds import raft_world
 
 #: The classes that break a promise which schedules check. (Tests in tests/unit/controller detect classes that only
 #: waste time, for example by sending a chunk twice.)
@@ -48,7 +49,7 @@ MUTANTS = tuple(
         each.__name__,
         (each.__doc__ or "").strip(),
         5,
-        (Patch(quorum_controller, "RaftNode", each),),
+        (Patch(quorum_controller, "RaftNode", each), Patch(raft_world, "NODE_CLASS", each)),
         faults=FAULTS.get(each, ()),
     )
     for each in CLASSES

@@ -222,6 +222,7 @@ def test_a_shrink_counts_when_it_is_confirmed_and_not_before():
     leader.now_ms += LAG_MS + 1
     leader.ack(2, 120)
     assert leader.propose() == IsrChange(((1, 11), (2, 12)), 7)
+    leader.ack(2, 120)
     assert leader.it.high_watermark == 100
     assert leader.it.altered((1, 2), 8, 5)
     assert leader.it.high_watermark == 120

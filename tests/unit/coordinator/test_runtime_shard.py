@@ -35,6 +35,7 @@ from headrace_core.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     RecordTooLargeError,
+    RequestTimedOutError,
     ServerBusyError,
     UnexpectedLogEndError,
     UnknownMemberIdError,
@@ -408,15 +409,16 @@ def test_a_fenced_answer_is_refused_once_a_successor_has_claimed() -> None:
 # -- what fails -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("error", [NotEnoughReplicasError("who knows"), RequestTimedOutError("who knows")])
 @pytest.mark.parametrize("written", [False, True])
-def test_an_append_whose_outcome_is_unknown_is_looked_up_in_the_log(written: bool) -> None:
+def test_an_append_whose_outcome_is_unknown_is_looked_up_in_the_log(written: bool, error: HeadraceError) -> None:
     scene = Scene().load()
     scene.ask("kept", "write", b"k", b"1")
     scene.commit()
     scene.ask("w", "push", b"a", b"1")
     scene.ask("r", "read", b"a")
     scene.ask("next", "push", b"b", b"1")
-    scene.fail(NotEnoughReplicasError("who knows"), written=written)
+    scene.fail(error, written=written)
     for ticket in ("w", "r", "next"):
         assert isinstance(scene.answers[ticket], CoordinatorNotAvailableError), ticket
     assert not scene.pushed

@@ -86,6 +86,13 @@ def owned(number: int, coordinator_id: int, epoch: int, topic_id: bytes = OFFSET
 
 
 class Machine(IdleMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.replayed: list[bytes] = []
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        self.replayed.append(key)
+
     def handle(self, request: Any, now_ms: int) -> Decision:
         self.asked.append(request)
         if request == "refuse":
@@ -301,6 +308,8 @@ def test_a_failed_append_is_reported_and_the_shard_comes_back_with_a_new_state_m
     async def test(owner: Owner) -> None:
         await owner.serving(2)
         runner = owner.shards.of_group(owner.group_of(0))
+        for request in "abc":
+            await runner.ask(request)
         owner.logs[0, 1].error = NotEnoughReplicasError("two are away")
         with pytest.raises(CoordinatorNotAvailableError, match="two are away"):
             await runner.ask("x")
@@ -308,6 +317,7 @@ def test_a_failed_append_is_reported_and_the_shard_comes_back_with_a_new_state_m
             await runner.ask("y")
         await owner.serving(2)
         assert len(owner.state_machines[0, 1]) == 2
+        assert owner.state_machines[0, 1][1].replayed == [b"a", b"b", b"c"]
         assert await runner.ask("z") == "z"
         with pytest.raises(UnknownMemberIdError):
             await runner.ask("refuse")

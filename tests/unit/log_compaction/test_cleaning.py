@@ -54,6 +54,21 @@ def test_the_latest_value_of_each_key_stays_at_its_offset() -> None:
     assert leftovers(ledger) == []
 
 
+def test_keys_of_the_log_that_was_cleaned_before_replace_nothing() -> None:
+    first, second = Ledger(), Ledger()
+    cleaner, manager = first.cleaner(), second.manager()
+    first.fill(100)
+    first.clean(cleaner=cleaner)
+    second.fill(20)
+    second.clean(manager)
+    for number in range(20):
+        second.put((f"other-{number}", "." * 60))
+    second.log.roll()
+    cleaner.fs = second.fs
+    assert second.clean(manager, cleaner=cleaner).records_kept == 26
+    assert [record.offset for record in second.records()] == list(range(15, 41))
+
+
 def test_small_segments_become_one_in_a_later_cleaning() -> None:
     ledger = Ledger()
     manager = ledger.manager()
