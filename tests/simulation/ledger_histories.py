@@ -58,6 +58,8 @@ class LedgerHistories(Histories):
         self.promises = Promises()
         self.processes: dict[int, CoordinatorRegistered] = {}  # coordinators' processes, by number; former lives too
         self.silent: set[int] = set()
+        #: The time and the stream of the last heartbeat of each coordinator (id, epoch) whose stream did not end since.
+        self.beats: dict[tuple[int, int], tuple[float, int]] = {}
         self.begun = 0
         self._began_at_level = level
         settings.setdefault("reassignment_partitions_per_broker", COPIES_MAX)
@@ -86,6 +88,8 @@ class LedgerHistories(Histories):
         world = self.world
         before = world.image
         super()._accept(decision, request)
+        if request is None:
+            self._check_swept(before)
         problems = check_ledger_step(before, world.image, decision.records, copies_max=COPIES_MAX)
         if isinstance(decision.reply, ProducerIdBlock):
             problems += self.promises.gave_block(decision.reply.first, decision.reply.length)
@@ -97,6 +101,24 @@ class LedgerHistories(Histories):
             if isinstance(record, QueuedReassignmentRecord) and record.automatic:
                 self._count("planned")
         self._count_moves(before, world.image)
+
+    def _check_swept(self, before: MetadataImage) -> None:
+        """Check that time removes no coordinator that sends heartbeats, and has reached the leader."""
+        for coordinator_id in before.ledger.coordinators.keys() - self.world.image.ledger.coordinators.keys():
+            identity = coordinator_id, before.ledger.coordinators[coordinator_id].coordinator_epoch
+            if identity in self.beats:
+                until_ms = self.beats[identity][0] + self.world.core.sessions.timeout_ms
+                until_ms = until_ms if identity in self.reached else min(until_ms, self._window_ends_ms())
+                if self.world.now_ms <= until_ms:
+                    raise Broken("sweep", f"coordinator {identity} was removed, although its heartbeats arrived")
+                self._count("swept")
+
+    def _check_silence(self) -> None:
+        super()._check_silence()
+        for each in self.world.image.ledger.coordinators.values():
+            identity = each.coordinator_id, each.coordinator_epoch
+            if identity not in self.reached and self.world.now_ms > self._window_ends_ms():
+                raise Broken("silence", f"coordinator {identity} has not reached the leader in time, and is there")
 
     def _count_moves(self, before: MetadataImage, after: MetadataImage) -> None:
         was, now = before.ledger.reassigning, after.ledger.reassigning
@@ -136,9 +158,22 @@ class LedgerHistories(Histories):
         reply = self.ask(request)
         is_refused = isinstance(reply, HeadraceError)
         self._count(f"{what} refused" if is_refused else what)
-        if isinstance(request, RegisterCoordinator | CoordinatorHeartbeat) and not is_refused:
-            self._serves()
+        if not is_refused and isinstance(request, CoordinatorHeartbeat):
+            self._coordinator_reached(request.coordinator_id, request.coordinator_epoch)
+            self.beats[request.coordinator_id, request.coordinator_epoch] = self.world.now_ms, request.stream
+        elif isinstance(reply, CoordinatorRegistered):
+            self._coordinator_reached(reply.coordinator_id, reply.coordinator_epoch)
         return reply
+
+    def _coordinator_reached(self, coordinator_id: int, coordinator_epoch: int) -> None:
+        self.reached.add((coordinator_id, coordinator_epoch))  # epochs are offsets, so no broker has the same identity
+        self._serves()
+
+    def _coordinator_stream_ended(self, coordinator_id: int, coordinator_epoch: int, stream: int) -> None:
+        self.ask(CoordinatorHeartbeatsEnded(coordinator_id, coordinator_epoch, stream))
+        _, last = self.beats.get((coordinator_id, coordinator_epoch), (0.0, 0))
+        if stream >= last:
+            self.beats.pop((coordinator_id, coordinator_epoch), None)
 
     def _unregister(self, broker_id: int) -> None:
         if not isinstance(self._ask_about("unregister", UnregisterBroker(broker_id)), HeadraceError):
@@ -173,8 +208,7 @@ class LedgerHistories(Histories):
             former = self.world.image.ledger.coordinators.get(wanted)
             if former is not None and rng.random() < 0.7:  # its process has ended, whichever of them it is
                 for stream in self.processes:
-                    ended = CoordinatorHeartbeatsEnded(wanted, former.coordinator_epoch, stream)
-                    self.ask(ended)
+                    self._coordinator_stream_ended(wanted, former.coordinator_epoch, stream)
             reply = self._ask_about(
                 "coordinator",
                 RegisterCoordinator(
@@ -193,7 +227,7 @@ class LedgerHistories(Histories):
         if act < 0.4:
             self.silent.add(process)
         elif act < 0.5:
-            self.ask(CoordinatorHeartbeatsEnded(*self._identity(process), stream=process))
+            self._coordinator_stream_ended(*self._identity(process), process)
         else:
             self._coordinator_beats(process, want_shutdown=rng.random() < 0.15)
 

@@ -3,7 +3,7 @@ cluster_mutants.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace_controller.cluster import balancing, brokers, core, features, moves, producer_ids, reassignment, shards
@@ -43,6 +43,15 @@ def _whoever_has_the_name(image: MetadataImage, coordinator_id: int, coordinator
     return found
 
 
+_begin_anew = CoordinatorSessions.begin_anew
+
+
+def _streams_are_known(of: CoordinatorSessions, coordinators: Iterable[tuple[int, int]], now_ms: float) -> None:
+    _begin_anew(of, coordinators, now_ms)
+    for session in of._sessions.values():
+        session.stream = 0
+
+
 def _anybody_takes_replicas(patch: Patch) -> None:
     patch(reassignment, "_takes", lambda *_: True)
     patch(reassignment, "_is_void", lambda *_: False)
@@ -73,6 +82,18 @@ MUTANTS = (
         "decision 13, promise 5",
         "CoordinatorSessions.is_gone",
         _without(CoordinatorSessions, "is_gone", lambda *_: False),
+    ),
+    Mutant(
+        "coordinators-await-a-session",
+        "a coordinator and the leading controller on one machine",
+        "CoordinatorSessions.begin_anew: a new leader knows no stream, so that the window of first contacts counts",
+        _without(CoordinatorSessions, "begin_anew", _streams_are_known),
+    ),
+    Mutant(
+        "coordinators-end-with-the-window",
+        "a living coordinator under a new leader",
+        "CoordinatorSessions.is_gone: the window of first contacts is for those without a contact",
+        _without(CoordinatorSessions, "is_gone", lambda of, *who: who[-1] > of._first_contacts.over_at_ms),
     ),
     Mutant(
         "completes-early", "KIP-455", "moves.have_arrived: all that is added is in sync", _always(moves, "have_arrived")
