@@ -22,8 +22,9 @@ from headrace_core.rpc import ChannelPurpose, error_from_rpc, memory, open_chann
 from headrace_core.rpc import channel as channel_module
 from headrace_core.rpc import server as server_module
 from headrace_core.rpc.channel import CHANNELS_PER_CONNECTION
+from headrace_core.rpc.duplex import read_message
 from headrace_core.rpc.server import HEADER_BYTES_REFUSED, STREAMS_PER_CLIENT_CONNECTION_MAX, Listener, RequestBytes
-from headrace_core.rpc.streams import ServerStream, StreamHandler, read_message
+from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.testing.raw_http2 import (
     GOAWAY,
     HEADERS,

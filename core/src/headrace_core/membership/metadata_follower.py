@@ -53,9 +53,9 @@ from ..metadata.codec import decode_batches
 from ..metadata.freshness import Freshness, MetadataLag
 from ..metadata.snapshot import decode_snapshot
 from ..rpc.channel import ChannelPurpose
+from ..rpc.duplex import read_message
 from ..rpc.outage import Backoff, Outage
 from ..rpc.status import error_from_rpc
-from ..rpc.streams import read_message
 from ..telemetry import Emitter, MetadataImageLoaded, MetadataImageSaved, Metrics
 from ..types import join_address
 from .controllers import Controllers

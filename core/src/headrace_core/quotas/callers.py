@@ -7,8 +7,9 @@ from urllib.parse import unquote
 
 from ..node.listeners import GATEWAY
 from ..security.caller import NO_CALLER, current_caller
-from ..security.gate import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY, PRINCIPAL_KEY
+from ..security.gate import PRINCIPAL_KEY
 from ..security.principal import ANONYMOUS
+from ..security.protocols import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY
 from .entities import COUNTED_KEY
 from .manager import ClientLimits, QuotaManager
 

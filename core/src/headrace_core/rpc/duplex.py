@@ -49,6 +49,16 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
+async def read_message(call: Any) -> Any:
+    """Return the next message on a client's side of a stream, or grpc.aio.EOF. For an invalid message, for which gRPC
+    returns None, cancels the call and raises NetworkError."""
+    message = await call.read()
+    if message is None:
+        call.cancel()
+        raise NetworkError("the server sent a message that is not a valid protobuf message")
+    return message
+
+
 class Duplex(Generic[Request, Response]):
     """One bidirectional call. Only the parts of ``run`` may call methods other than ``cancel``. Methods other than
     ``cancel`` raise a HeadraceError when the stream is over. At most one part reads, and at most one part writes."""

@@ -30,7 +30,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from ..errors import InvalidRequestError, NetworkError
+from ..errors import InvalidRequestError
 from ..security.session import end_with_session
 from .receiving import Arrival, Penalties
 
@@ -66,16 +66,6 @@ class StreamHandler(Generic[Request]):
 
     def on_closed(self) -> None:
         """Release all resources of the handler, because the call has ended, for any reason. Called exactly once."""
-
-
-async def read_message(call: Any) -> Any:
-    """Return the next message on a client's side of a stream, or grpc.aio.EOF. For an invalid message, for which gRPC
-    returns None, cancels the call and raises NetworkError."""
-    message = await call.read()
-    if message is None:
-        call.cancel()
-        raise NetworkError("the server sent a message that is not a valid protobuf message")
-    return message
 
 
 class ServerStream(Generic[Request, Response]):

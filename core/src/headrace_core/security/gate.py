@@ -26,16 +26,16 @@ from .caller import Caller, set_caller
 from .certificates import check_not_expired
 from .node_ids import CLAIMS, check_claim
 from .principal import ANONYMOUS, PRINCIPAL_CHARS_MAX, Principal, parse_principal
+from .protocols import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY
 from .refusals import refusal
 from .rules import MethodAccess, access_of
 from .shapes import HANDLED, SHAPES
 
 INTERNAL, GATEWAY = "internal", "gateway"
-#: Metadata keys of a call: for the token of a SASL session, and for the client's id.
-SESSION_KEY, CLIENT_ID_KEY = "headrace-session", "headrace-client-id"
+#: Metadata key of a call for the token of a SASL session.
+SESSION_KEY = "headrace-session"
 #: Metadata keys with which a gateway names its client's principal and host.
 PRINCIPAL_KEY, HOST_KEY = "headrace-principal", "headrace-client-host"
-CLIENT_ID_CHARS_MAX = 255
 #: Prefixes of the methods of gRPC's libraries: every caller may call the first; the second needs authentication.
 _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."

@@ -10,6 +10,8 @@ from ..errors import InvalidConfigError
 KEY = "listener.security.protocol.map"
 #: Listeners that only nodes reach: once security is on, they take mutual TLS with certificates of nodes.
 NODE_LISTENERS = ("internal", "gateway")
+#: Metadata key of a call for the client's id, and the maximum length of the id.
+CLIENT_ID_KEY, CLIENT_ID_CHARS_MAX = "headrace-client-id", 255
 
 
 class SecurityProtocol(enum.StrEnum):

@@ -15,24 +15,19 @@ import grpc.aio
 import headrace_core.rpc as rpc  # import rpc before grpc: rpc sets options that grpc reads at import
 from headrace_core.errors import HeadraceError, IllegalStateError, RequestTimedOutError
 from headrace_core.rpc import PLAINTEXT, ChannelPool, ChannelPurpose, Channels
+from headrace_core.rpc.channel import Credentials
 from headrace_core.rpc.duplex import Duplex
-from headrace_core.security.gate import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY
-from headrace_core.security.tls import TlsSource
-from headrace_core.security.trouble import why_refused
+from headrace_core.security.protocols import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY
 from headrace_core.tracing.context import TRACEPARENT
 from headrace_protos.v1 import (
-    admin_pb2_grpc,
     fetch_pb2,
     fetch_pb2_grpc,
     groups_pb2,
     groups_pb2_grpc,
     metadata_pb2_grpc,
-    node_pb2_grpc,
     offsets_pb2_grpc,
     produce_pb2,
     produce_pb2_grpc,
-    security_pb2_grpc,
-    transactions_pb2_grpc,
 )
 
 Answer = TypeVar("Answer")
@@ -43,7 +38,9 @@ CLOCK_OFF_S = 1.0
 
 class Connections:
     """The gRPC channels of one client. Channels connect at their first call and reconnect automatically; ``close``
-    closes them. Each stream has its own connection, which is closed when the stream ends."""
+    closes them. Each stream has its own connection, which is closed when the stream ends.
+
+    Stubs that a plain producer or consumer never calls are imported at their first use."""
 
     def __init__(self, channels: Channels = PLAINTEXT, client_id: str = "") -> None:
         """``channels`` opens every channel, with the client's credentials. ``client_id``: the name for which brokers
@@ -60,12 +57,18 @@ class Connections:
         return metadata_pb2_grpc.MetadataStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def admin(self, address: str) -> Any:
+        from headrace_protos.v1 import admin_pb2_grpc
+
         return admin_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def security(self, address: str) -> Any:
+        from headrace_protos.v1 import security_pb2_grpc
+
         return security_pb2_grpc.SecurityStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def node(self, address: str) -> Any:
+        from headrace_protos.v1 import node_pb2_grpc
+
         return node_pb2_grpc.NodeStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def offsets(self, address: str) -> Any:
@@ -79,9 +82,13 @@ class Connections:
         return groups_pb2_grpc.GroupsStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def transactions(self, address: str) -> Any:
+        from headrace_protos.v1 import transactions_pb2_grpc
+
         return transactions_pb2_grpc.TransactionsStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def producers(self, address: str) -> Any:
+        from headrace_protos.v1 import transactions_pb2_grpc
+
         return transactions_pb2_grpc.ProducersStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def produce_stream(self, address: str) -> Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]:
@@ -113,8 +120,7 @@ class Connections:
 
     async def why_unreachable(self, address: str, error: HeadraceError, timeout_s: float) -> str:
         """The reason why calls to an address fail, as ``why_unreachable`` finds it."""
-        tls = self._channels.credentials
-        return await why_unreachable(address, error, timeout_s, tls if isinstance(tls, TlsSource) else None)
+        return await why_unreachable(address, error, timeout_s, self._channels.credentials)
 
 
 async def call(
@@ -153,9 +159,11 @@ def check_clock() -> None:
         )
 
 
-async def why_unreachable(address: str, error: HeadraceError, timeout_s: float, tls: TlsSource | None = None) -> str:
+async def why_unreachable(
+    address: str, error: HeadraceError, timeout_s: float, credentials: Credentials | None = None
+) -> str:
     """The reason why calls to an address fail: DNS, connection refused, timeout, certificates, or else the text of the
-    error. ``tls``: the client's keys and certificates; None: the client does not encrypt."""
+    error. ``credentials``: the client's keys and certificates; None: the client does not encrypt."""
     host, _, port = address.rpartition(":")
     try:
         await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -173,6 +181,10 @@ async def why_unreachable(address: str, error: HeadraceError, timeout_s: float, 
         return f"no answer to a connection attempt within {timeout_s:g} s (a firewall, or a wrong address?)"
     except OSError as failure:
         return f"{failure.strerror or failure}"
+    from headrace_core.security.tls import TlsSource  # late imports: only a failed handshake needs them
+    from headrace_core.security.trouble import why_refused
+
+    tls = credentials if isinstance(credentials, TlsSource) else None
     if (reason := await why_refused(address, tls, timeout_s)) is not None:
         return reason
     if isinstance(error, RequestTimedOutError):

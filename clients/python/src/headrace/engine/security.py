@@ -7,7 +7,9 @@ from typing import Any
 from headrace_core.errors import InvalidConfigError
 from headrace_core.rpc import PLAINTEXT, Channels
 from headrace_core.security.protocols import SecurityProtocol
-from headrace_core.security.tls import TlsSettings, TlsSource, set_ciphers
+
+#: How the keys of certificates and private keys end.
+_MATERIAL = (".location", ".key", ".chain", ".certificates")
 
 
 def channels_of(config: dict[str, Any]) -> Channels:
@@ -25,10 +27,15 @@ def channels_of(config: dict[str, Any]) -> Channels:
 
 
 def _encrypted(config: dict[str, Any], protocol: SecurityProtocol) -> Channels:
+    material = [key for key, value in config.items() if value and key.startswith("ssl.") and key.endswith(_MATERIAL)]
+    if not protocol.encrypted and not material:
+        return PLAINTEXT
+    # Import TLS only for clients that use it, because the import takes time.
+    from headrace_core.security.tls import TlsSettings, TlsSource, set_ciphers
+
     settings = TlsSettings.of(config)
     if not protocol.encrypted:
-        given = [key for key, value in config.items() if key.endswith((".location", ".key")) and value]
-        named = [key for key in given if key.startswith("ssl.")]
+        named = [key for key in material if key.endswith((".location", ".key"))]
         if named:
             raise InvalidConfigError(
                 f"{named[0]} has no effect with security.protocol={protocol}: set security.protocol=SSL or SASL_SSL"

@@ -19,8 +19,8 @@ import grpc.aio
 
 import headrace_core.rpc as rpc
 from headrace_core.errors import HeadraceError, NetworkError, UnsupportedVersionError
+from headrace_core.rpc.duplex import read_message
 from headrace_core.rpc.limits import ITEMS_MAX
-from headrace_core.rpc.streams import read_message
 from headrace_protos.v1 import metadata_pb2
 
 from .connections import Connections
