@@ -306,6 +306,10 @@ class Io:
             task.add_done_callback(lambda ended: _report(ended, name, failed))
         return task
 
+    @property
+    def loop(self) -> Any:
+        return SimpleNamespace(call_soon_threadsafe=asyncio.get_running_loop().call_soon)
+
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         asyncio.get_running_loop().call_soon(function, *arguments)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace import Consumer, TopicPartition
-from headrace.consumer.positions import last_leader_epoch
+from headrace.consumer.read_epochs import ReadEpochs
 from headrace.errors import LogTruncationError
 from headrace_core.records import encode_batch
 from tests.worlds.waiting import until
@@ -51,10 +51,10 @@ def named(cluster: Any) -> list[tuple[int, int, int, int]]:
 
 def test_epoch_of_the_last_batch() -> None:
     one = [encode_batch([(0, None, b"v", None)], leader_epoch=epoch) for epoch in (3, 3, 5)]
-    assert last_leader_epoch(b"".join(one), 5) == 5
-    assert last_leader_epoch(b"".join(one), -1) == 5
-    assert last_leader_epoch(b"".join(one[:2]), 9) == 3
-    assert last_leader_epoch(b"", 9) == -1
+    for parts, newest, last in ((one, 5, 5), (one, -1, 5), (one[:2], 9, 3), ([], 9, -1)):
+        epochs = ReadEpochs()
+        epochs.note_fetched(b"".join(parts), newest, 0)
+        assert epochs.last == last
 
 
 def test_position_carries_the_epoch_of_the_last_record_through_a_leader_change(fake_cluster: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -48,6 +49,10 @@ class Io:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
+
+    @property
+    def loop(self) -> Any:
+        return SimpleNamespace(call_soon_threadsafe=asyncio.get_running_loop().call_soon)
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         asyncio.get_running_loop().call_soon(function, *arguments)

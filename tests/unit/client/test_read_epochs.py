@@ -53,7 +53,8 @@ def test_the_epoch_of_the_record_before_a_position() -> None:
 
 def test_batches_tell_their_epochs() -> None:
     epochs = ReadEpochs()
-    epochs.note_batches(b"".join(encode_batch([(0, None, b"v", None)], leader_epoch=epoch) for epoch in (3, 3)))
+    data = b"".join(encode_batch([(0, None, b"v", None)], leader_epoch=epoch) for epoch in (3, 3))
+    epochs.note_fetched(data, -1, 0)
     assert epochs.last == 3
 
 

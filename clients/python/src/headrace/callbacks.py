@@ -42,7 +42,7 @@ def on_io_thread() -> bool:
 def refuse_to_wait(call: str | None = None) -> None:
     """Raise IllegalStateError if the current thread is the I/O thread. ``call`` is the name of the blocking call; None:
     take the client method from the stack."""
-    if on_io_thread():
+    if _io_ident is not None and current_ident() == _io_ident:
         raise IllegalStateError(waiting_text(call or f"{_method_on_stack()}()"))
 
 

@@ -60,7 +60,7 @@ class PartitionCounts:
 
     def values(self) -> dict[TopicPartition, dict[str, float]]:
         """A copy of all counts."""
-        return {key: dict(counts) for key, counts in list(self._counts.items())}
+        return {key: dict(counts) for key, counts in list(self._counts.items()) if counts}
 
 
 class Metrics(dict[str, Samples]):

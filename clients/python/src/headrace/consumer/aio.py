@@ -27,7 +27,7 @@ from ..serializers import WouldWait
 from ..settings import CONSUMER, from_file, resolve
 from ..typed_settings import ConsumerSettings
 from .blocking import ARROW_BYTES
-from .core import ConsumerCore, deadline_after, deadline_passed
+from .core import ConsumerCore, deadline_after
 from .driving import AsyncSteps, committed_of, drive_async
 from .group import Callback, Callbacks
 
@@ -260,28 +260,18 @@ class AsyncConsumer(ConsumerFace):
         timeout, most = arguments.polling(timeout, max_records)
         await asyncio.sleep(0)  # yield before records are taken, because a cancelled poll would lose taken records
         await self._begin_poll()
-        limit = core.reading.max_poll_records if most is None else most
-        deadline = deadline_after(timeout)
+        deadline = time.monotonic() + timeout
         core.reading.skipped = False
-        records = await self._drain(limit, deadline)
-        if records or timeout <= 0:
-            return records
-        while not core.reading.skipped and await self._wait(deadline):
-            records = await self._drain(limit, deadline)
-            if records:
-                return records
-        return []
-
-    async def _drain(self, limit: int, deadline: float) -> list[Record]:
-        """Return fetched records. A deserializer may first need an answer of the schema registry; the list is empty if
-        ``deadline`` passes before the answer arrives."""
         while True:
             try:
-                return self._core.reading.drain(limit)
-            except WouldWait as waiting:
+                records = core.reading.drain(most or core.reading.max_poll_records)
+            except WouldWait as waiting:  # a deserializer needs an answer of the schema registry
                 if not await waiting.end(deadline):
                     return []
-            await self._begin_poll()  # a rebalance may have begun
+                await self._begin_poll()  # a rebalance may have begun
+                continue
+            if records or core.reading.skipped or timeout <= 0 or not await self._wait(deadline):
+                return records
 
     def batches(self, timeout: float = 1.0, max_records: int | None = None) -> AsyncIterator[list[Record]]:
         """Iterate over the non-empty lists that ``poll`` returns, until the consumer is closed (see
@@ -303,11 +293,11 @@ class AsyncConsumer(ConsumerFace):
 
     async def _begin_poll(self) -> None:
         core = self._core
-        core.begin_poll()
+        has_work = core.begin_poll()
         if self._steps.is_under_way:
             await self._steps.finish()
-            core.begin_poll()
-        if core.group is not None and core.group.has_work:
+            has_work = core.begin_poll()
+        if has_work and core.group is not None:
             await self._steps.take(core.group.steps(), core.engine.io)
             core.reading.sync()
 
@@ -330,7 +320,7 @@ class AsyncConsumer(ConsumerFace):
             await self._begin_poll()
             if has_some:
                 return True
-            if deadline_passed(deadline):
+            if time.monotonic() >= deadline:
                 return False
         return False
 

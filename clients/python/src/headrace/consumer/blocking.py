@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
@@ -21,7 +22,7 @@ from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..serializers import WouldWait
 from ..settings import CONSUMER, from_file, resolve
 from ..typed_settings import ConsumerSettings
-from .core import ConsumerCore, deadline_after, deadline_passed
+from .core import ConsumerCore, deadline_after
 from .driving import committed_of, drive
 from .group import Callback, Callbacks
 
@@ -247,9 +248,13 @@ class Consumer(ConsumerFace):
         Returns at most ``max_records`` (default ``max.poll.records``) of one or more partitions; the records of each
         partition are in offset order.
         """
-        core = self._core
-        core.refuse_during_process("poll")
-        other = core.begin_alone(threading.get_ident())
+        core, own = self._core, threading.get_ident()
+        other = core.reader
+        if core.group is not None:
+            core.refuse_during_process("poll")
+        if other is not None:
+            core.refuse_reader(own)
+        core.reader = own
         try:
             return self._poll(timeout, max_records)
         finally:
@@ -258,29 +263,21 @@ class Consumer(ConsumerFace):
     def _poll(self, timeout: float, max_records: int | None) -> list[Record]:
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
-        self._begin_poll()
-        limit = core.reading.max_poll_records if most is None else most
-        deadline = deadline_after(timeout)
+        refuse_to_wait()
+        if core.begin_poll():
+            self._rebalance()
+        deadline = time.monotonic() + timeout
         core.reading.skipped = False
-        records = self._drain(limit, deadline)
-        if records or timeout <= 0:
-            return records
-        while not core.reading.skipped and self._wait(deadline):
-            records = self._drain(limit, deadline)
-            if records:
-                return records
-        return []
-
-    def _drain(self, limit: int, deadline: float) -> list[Record]:
-        """Return fetched records. A deserializer may first need an answer of the schema registry; the list is empty if
-        ``deadline`` passes before the answer arrives."""
         while True:
             try:
-                return self._core.reading.drain(limit)
-            except WouldWait as waiting:
+                records = core.reading.drain(most or core.reading.max_poll_records)
+            except WouldWait as waiting:  # a deserializer needs an answer of the schema registry
                 if not waiting.block(deadline):
                     return []
-            self._begin_poll()  # a rebalance may have begun
+                self._begin_poll()  # a rebalance may have begun
+                continue
+            if records or core.reading.skipped or timeout <= 0 or not self._wait(deadline):
+                return records
 
     def batches(self, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
         """Iterate over the non-empty lists that ``poll`` returns, until the consumer is closed.
@@ -306,21 +303,25 @@ class Consumer(ConsumerFace):
                 yield records
 
     def _begin_poll(self) -> None:
-        core = self._core
         refuse_to_wait()
-        core.begin_poll()
-        if core.group is not None and core.group.has_work:
+        if self._core.begin_poll():
+            self._rebalance()
+
+    def _rebalance(self) -> None:
+        core = self._core
+        if core.group is not None:
             drive(core.group.steps(), core.engine.io)
-            core.reading.sync()
+        core.reading.sync()
 
     def _wait(self, deadline: float) -> bool:
         """Wait until there may be records or rebalance events; return False when ``deadline`` passes first."""
         core, group = self._core, self._core.group
         if group is None:
-            if core.reading.inbox.wait(deadline):
+            if not core.reading.inbox.wait(deadline):
+                return False
+            if core.reading.state != "open" or core.engine.has_failed:
                 core.reading.check_open()
-                return True
-            return False
+            return True
         while core.reading.state == "open":  # (a callback may have closed the consumer)
             group.is_here = True
             try:
@@ -332,7 +333,7 @@ class Consumer(ConsumerFace):
             self._begin_poll()
             if has_some:
                 return True
-            if deadline_passed(deadline):
+            if time.monotonic() >= deadline:
                 return False
         return False
 

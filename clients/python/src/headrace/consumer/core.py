@@ -58,7 +58,7 @@ class ConsumerCore:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replace the assignment; partitions in the old and the new assignment keep their positions."""
         self.reading.check_open()
-        if self.is_subscribed:
+        if self.group is not None and self.group.subscription is not None:
             raise not_both(subscribed=True)
         wanted = each_of(partitions)
         group = self.in_group("assign") if self.config["group.id"] else None
@@ -66,10 +66,6 @@ class ConsumerCore:
             group.assigned_by_hand()
             self.reading.fetcher.committed = group.committed_of
         self.reading.replace_assignment(wanted, from_group=group is not None)
-
-    @property
-    def is_subscribed(self) -> bool:
-        return self.group is not None and self.group.subscription is not None
 
     def in_group(self, what: str) -> GroupConsumer:
         """The consumer's group. Raises InvalidGroupIdError, which says that ``what`` needs ``group.id``, if the
@@ -82,7 +78,7 @@ class ConsumerCore:
 
     def subscribe(self, topics: Iterable[str] | None, pattern: str | None, callbacks: Callbacks) -> None:
         group = self.in_group("subscribe")
-        if self.reading.partitions and not self.is_subscribed:
+        if self.reading.partitions and group.subscription is None:
             raise not_both(subscribed=False)
         group.subscribe(subscription_of(topics, pattern), callbacks)
 
@@ -112,38 +108,40 @@ class ConsumerCore:
             )
         return self.reading.offsets_to_commit(offsets)
 
-    def begin_alone(self, reader: Reader) -> Reader:
-        """Begin a wait for records by one thread (its ident) or task; returns what ``reader`` is set to afterwards.
-        Raises IllegalStateError if another one waits: a poll counts the records of earlier polls as processed, and only
-        one of two waiting calls would be woken."""
+    def refuse_reader(self, reader: Reader) -> None:
+        """Raise IllegalStateError if another thread (an ident) or task than ``reader`` polls now: a poll counts the
+        records of earlier polls as processed, and only one of two waiting calls would be woken."""
         other = self.reader
         if other is not None and other != reader and not _has_ended(other):
             raise IllegalStateError(
                 "another thread or task is polling this consumer at this moment: give each a consumer of its own (of "
                 "the same group), let one poll and pass the records on, or use process(handler, concurrency=...)"
             )
-        self.reader = reader
-        return other
 
     @contextlib.contextmanager
     def alone(self, reader: Reader) -> Iterator[None]:
-        """A block between ``begin_alone`` and its end; poll does without, since it is called for every few records."""
-        other = self.begin_alone(reader)
+        """A block that waits for records; Consumer.poll does without, since it is called for every few records."""
+        self.refuse_reader(reader)
+        other, self.reader = self.reader, reader
         try:
             yield
         finally:
             self.reader = other
 
-    def begin_poll(self) -> None:
-        self.reading.check_open()
-        if self.is_subscribed:
-            assert self.group is not None
-            self.group.check()
-        elif not self.reading.partitions:
+    def begin_poll(self) -> bool:
+        """Check that the consumer may poll. Returns whether the caller must first run the group's steps."""
+        reading, group = self.reading, self.group
+        if reading.state != "open" or self.engine.has_failed:
+            reading.check_open()
+        if group is not None and group.subscription is not None:
+            group.check()
+        elif not reading.partitions:
             raise IllegalStateError(
                 "nothing is assigned to this consumer: subscribe([topic]), or assign([TopicPartition(topic, number)])"
             )
-        self.reading.sync()
+        if reading.is_dirty:
+            reading.sync()
+        return group is not None and group.has_work
 
     def offsets_for_transaction(self) -> GroupOffsets:
         """The offsets for ``Producer.send_offsets``: the positions after the records that ``poll`` has returned."""
@@ -238,10 +236,6 @@ def _interrupter(core_of: weakref.ref[ConsumerCore]) -> Callable[[], None]:
             core.reading.interrupt()
 
     return interrupt
-
-
-def deadline_passed(deadline: float) -> bool:
-    return time.monotonic() >= deadline
 
 
 def deadline_after(timeout_s: float | None) -> float:

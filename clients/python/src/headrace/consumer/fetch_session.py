@@ -23,7 +23,6 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
 from .inbox import Slice
-from .positions import note_epochs
 from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
@@ -113,31 +112,11 @@ class FetchLink(Stream[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]):
         self._look_up_leaders(error)
 
     async def next_request(self) -> fetch_pb2.FetchRequest | None:
-        return self._request() if self._may_ask() else None
-
-    def _may_ask(self) -> bool:
-        if self._to_name or self._to_forget:
-            # Send changes of the partitions even during a long poll: the new request ends the long poll.
-            return len(self.sent_at) <= CATCHING_UP_REQUESTS
-        if not self.members:
-            return False
-        flying = len(self.sent_at)
-        if flying >= (CATCHING_UP_REQUESTS if self._catching_up else 1):
-            return False
-        fetcher = self.fetcher
-        inbox = fetcher.inbox
-        # Assume that the next response is as large as the last response. A response may exceed the requested size,
-        # because a broker never splits a batch.
-        expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
-        if expected > inbox.max_bytes and (flying or inbox.slices):
-            inbox.fetcher_waits = True
-            return not inbox.slices and not flying  # look again: the queue may have just become empty
-        return True
-
-    def _request(self) -> fetch_pb2.FetchRequest:
+        if not self._may_ask():
+            return None
         fetcher = self.fetcher
         self.correlation += 1
-        self.sent_at[self.correlation] = time.monotonic()
+        now = self.sent_at[self.correlation] = time.monotonic()
         request = fetch_pb2.FetchRequest(
             correlation_id=self.correlation,
             max_wait_ms=fetcher.max_wait_ms,
@@ -166,8 +145,27 @@ class FetchLink(Stream[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]):
             request.forgotten.add(topic=tp.topic, partition=tp.partition)
             self._named.discard(tp)
             del self._to_forget[tp]
-        fetcher.metrics.record(time.monotonic(), ("fetch", 1, 1))
+        fetcher.metrics.record(now, ("fetch", 1, 1))
         return request
+
+    def _may_ask(self) -> bool:
+        if self._to_name or self._to_forget:
+            # Send changes of the partitions even during a long poll: the new request ends the long poll.
+            return len(self.sent_at) <= CATCHING_UP_REQUESTS
+        if not self.members:
+            return False
+        flying = len(self.sent_at)
+        if flying >= (CATCHING_UP_REQUESTS if self._catching_up else 1):
+            return False
+        fetcher = self.fetcher
+        inbox = fetcher.inbox
+        # Assume that the next response is as large as the last response. A response may exceed the requested size,
+        # because a broker never splits a batch.
+        expected = (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
+        if (flying or inbox.slices) and expected + inbox.queued_bytes > inbox.max_bytes:
+            inbox.fetcher_waits = True
+            return not inbox.slices and not flying  # look again: the queue may have just become empty
+        return True
 
     def received(self, response: fetch_pb2.FetchResponse) -> None:
         now, sent_at = time.monotonic(), self.sent_at.pop(response.correlation_id, None)
@@ -200,7 +198,7 @@ class FetchLink(Stream[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]):
                 fetcher.inbox.put(
                     Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, parts, len(data))
                 )
-                note_epochs(tracked, data, self._leader_epoch(tp))
+                tracked.epochs.note_fetched(data, tracked.known_epoch, tracked.fetch_at or 0)
                 tracked.fetch_at = result.next_offset
                 tracked.may_be_truncated = False
                 tracked.attempts = 0

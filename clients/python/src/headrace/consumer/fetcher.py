@@ -248,6 +248,8 @@ class Fetcher:
                     f"topic {tp.topic!r} has {counted(len(info.partitions), 'partition')}; partition {tp.partition} "
                     "does not exist"
                 )
+            if tracked.known_epoch < 0:
+                tracked.known_epoch = info.partitions[tp.partition].leader_epoch
             if tracked.fetch_at is None:
                 await find_position(self, tracked)
             elif tracked.may_be_truncated:

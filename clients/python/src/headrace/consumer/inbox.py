@@ -32,6 +32,7 @@ class Assigned:
 
     __slots__ = (
         "begun",
+        "counts",
         "end_offset",
         "epochs",
         "found",
@@ -46,8 +47,9 @@ class Assigned:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, generation: int) -> None:
+    def __init__(self, tp: TopicPartition, generation: int, counts: dict[str, float]) -> None:
         self.tp = tp
+        self.counts = counts  # metrics
         self.generation = generation
         self.position: int | None = None
         self.found: tuple[int, int] | None = None  # (generation, offset)
@@ -140,10 +142,11 @@ class Inbox:
     def count_decoded(self, size: int) -> None:
         """Count ``size`` bytes of decoded rows as queued, in place of those that were counted before."""
         self._decoded_bytes = size
-        self._tell_of_room()
+        if self.fetcher_waits:
+            self._tell_of_room()
 
     def _tell_of_room(self) -> None:
-        if self.fetcher_waits and self.queued_bytes <= self.max_bytes // 2:
+        if self.queued_bytes <= self.max_bytes // 2:
             self.fetcher_waits = False
             self._on_room()
 
@@ -178,7 +181,8 @@ class Inbox:
         while self.slices:
             item = self.slices.popleft()
             self._bytes_out += item.size
-            self._tell_of_room()
+            if self.fetcher_waits:
+                self._tell_of_room()
             if item.generation == item.assigned.generation:
                 return item
         return None
@@ -190,14 +194,10 @@ class Inbox:
         if self._sleeper is None:
             self._sleeper = threading.Event()
         self._sleeper.clear()
-        if self._has_some():
-            return True
-        while (left := deadline - time.monotonic()) > 0 and not self._sleeper.wait(min(left, SIGNALS_S)):
-            pass
-        return self._has_some()
-
-    def _has_some(self) -> bool:
-        return (bool(self.slices) and not self.is_shut) or self.alarm
+        if not (self.alarm or (self.slices and not self.is_shut)):
+            while (left := deadline - time.monotonic()) > 0 and not self._sleeper.wait(min(left, SIGNALS_S)):
+                pass
+        return self.alarm or (bool(self.slices) and not self.is_shut)
 
     async def wait_async(self, deadline: float) -> bool:
         """Wait like ``wait``, but from an event loop."""
@@ -205,13 +205,13 @@ class Inbox:
         future = loop.create_future()
         self._async_sleeper = (loop, future)
         try:
-            if not self._has_some():
+            if not (self.alarm or (self.slices and not self.is_shut)):
                 left = deadline - time.monotonic()
                 if left > 0:
                     await asyncio.wait([future], timeout=None if left == float("inf") else left)
         finally:
             self._async_sleeper = None
-        return self._has_some()
+        return self.alarm or (bool(self.slices) and not self.is_shut)
 
 
 def _closed() -> None:

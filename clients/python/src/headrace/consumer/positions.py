@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import struct
 
 from headrace_core.errors import HeadraceError, LogTruncationError, NoOffsetForPartitionError
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -20,10 +19,6 @@ from .inbox import Slice
 from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
-
-#: Reads the batch size and the leader epoch: the two fields of a batch header after the base offset (8 bytes).
-_SIZE_AND_EPOCH = struct.Struct(">ii")
-_BATCH_START = 16
 
 #: Seconds after which the consumer gives up a joint lookup of several partitions, and looks up each partition by a
 #: separate request.
@@ -132,33 +127,6 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
     else:
         tracked.epochs.go_back(divergent)
         _note(fetcher, tracked, divergent)
-
-
-def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
-    """Remember the leader epochs of fetched batches; ``newest`` is the highest epoch that a batch can have (-1:
-    unknown)."""
-    epochs, last = tracked.epochs, last_leader_epoch(data, newest)
-    if last < 0 or last == epochs.last:
-        return
-    if last < epochs.last:
-        epochs.forget()
-    # Ignore damaged batches in this search: the caller's thread validates the batches and raises the error.
-    with contextlib.suppress(HeadraceError):
-        epochs.note_batches(data)
-    epochs.note(last, tracked.fetch_at or 0)
-
-
-def last_leader_epoch(data: bytes, newest: int) -> int:
-    """The leader epoch of the last batch in ``data``; -1 if ``data`` has no whole batch. ``newest`` is the highest
-    epoch that a batch can have (-1: unknown). Leader epochs never decrease within a log, so the search ends at the
-    first batch with ``newest``, usually the first batch of all."""
-    at, epoch = 0, -1
-    while at + _BATCH_START <= len(data):
-        size, epoch = _SIZE_AND_EPOCH.unpack_from(data, at + 8)
-        if epoch == newest:
-            break
-        at += 12 + size
-    return int(epoch)
 
 
 def _note(fetcher: SessionOwner, tracked: Tracked, offset: int) -> None:

@@ -7,7 +7,15 @@ the start offsets of the last leader epochs that it has read, so it goes back to
 
 from __future__ import annotations
 
+import contextlib
+import struct
+
+from headrace_core.errors import HeadraceError
 from headrace_core.records import iterate_headers
+
+#: Reads the batch size and the leader epoch: the two fields of a batch header after the base offset (8 bytes).
+_SIZE_AND_EPOCH = struct.Struct(">ii")
+_BATCH_START = 16
 
 #: Number of latest epochs that ReadEpochs remembers. If the log diverges before all remembered epochs, reading
 #: continues at the start of the oldest remembered epoch. If the leader's end offset is lower than the start of the
@@ -50,9 +58,25 @@ class ReadEpochs:
         """The leader epoch of the record before ``offset``; -1: unknown."""
         return next((epoch for epoch, start in reversed(tuple(self._starts)) if start < offset), -1)
 
-    def note_batches(self, data: bytes) -> None:
-        for _, header in iterate_headers(data):
-            self.note(header.leader_epoch, header.base_offset)
+    def note_fetched(self, data: bytes, newest: int, offset: int) -> None:
+        """Remember the leader epochs of fetched batches, which begin at ``offset``. ``newest`` is the highest epoch
+        that a batch can have (-1: unknown). Leader epochs never decrease within a log, so the search for the last one
+        ends at the first batch with ``newest``, usually the first batch of all."""
+        starts, at, last = self._starts, 0, -1
+        while at + _BATCH_START <= len(data):
+            size, last = _SIZE_AND_EPOCH.unpack_from(data, at + 8)
+            if last == newest:
+                break
+            at += 12 + size
+        if last < 0 or (starts and last == starts[-1][0]):
+            return
+        if starts and last < starts[-1][0]:
+            starts.clear()
+        # Ignore damaged batches in this search: the caller's thread validates the batches and raises the error.
+        with contextlib.suppress(HeadraceError):
+            for _, header in iterate_headers(data):
+                self.note(header.leader_epoch, header.base_offset)
+        self.note(last, offset)
 
     def divergent(self, position: int, found_epoch: int, end_offset: int) -> int:
         """The first offset at which the log may differ from the records that were read up to ``position``. The

@@ -77,7 +77,7 @@ class Reading:
         # The (generation, position) at which the last ``drain`` or ``take_arrow`` began to read each partition.
         self._taken: dict[Assigned, tuple[int, int]] = {}
         self._generation = 0
-        self._dirty = False
+        self.is_dirty = False  # the fetcher does not know the present assignment: see ``sync``
         #: Whether a position has moved over data without records for the caller since the caller's poll began: aborted
         #: transactions, transaction markers, gaps left by compaction. Then the poll ends (KAFKA-12980).
         self.skipped = False
@@ -88,7 +88,7 @@ class Reading:
         return None if self.traces is None else self.traces.current()
 
     def _room(self) -> None:
-        self._engine.io.call(self.fetcher.has_room)
+        self._engine.call(self.fetcher.has_room)
 
     @property
     def current(self) -> tuple[Slice, RecordIterator] | None:
@@ -116,7 +116,7 @@ class Reading:
         for tp, assigned in old.items():
             if tp not in self.partitions:
                 self._void(assigned)
-        self._dirty = True
+        self.is_dirty = True
 
     def add_assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Add partitions that the group has assigned, with their committed offsets; without an offset (None)
@@ -126,7 +126,7 @@ class Reading:
             if committed is not None:
                 assigned.position = committed.offset
                 assigned.begun = committed.offset, committed.leader_epoch
-        self._dirty = True
+        self.is_dirty = True
 
     def remove_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
@@ -179,7 +179,7 @@ class Reading:
 
     def _new(self, tp: TopicPartition, *, from_group: bool = False) -> Assigned:
         self._generation += 1
-        assigned = Assigned(tp, self._generation)
+        assigned = Assigned(tp, self._generation, self.partition_counts.of(*tp))
         assigned.from_group = from_group
         return assigned
 
@@ -199,7 +199,7 @@ class Reading:
             self.current = None
         self._drop_decoded(assigned)
         self._resumed = deque(item for item in self._resumed if item[0].assigned is not assigned)
-        self._dirty = True
+        self.is_dirty = True
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         self.check_open()
@@ -220,7 +220,7 @@ class Reading:
         for tp in each_of(partitions):
             assigned = self.assigned(tp)
             if not assigned.paused:
-                assigned.paused = self._dirty = True
+                assigned.paused = self.is_dirty = True
                 self._hold_taken(assigned)
 
     def resume(self, partitions: Named) -> None:
@@ -229,7 +229,7 @@ class Reading:
             assigned = self.assigned(tp)
             if assigned.paused:
                 assigned.paused = False
-                self._dirty = True
+                self.is_dirty = True
                 self._resumed.extend(self._held.pop(tp, ()))
 
     def _hold_taken(self, assigned: Assigned) -> None:
@@ -271,14 +271,14 @@ class Reading:
         return assigned.position
 
     def sync(self) -> None:
-        if not self._dirty or self.state != "open":  # (a callback may have closed the consumer)
+        if not self.is_dirty or self.state != "open":  # (a callback may have closed the consumer)
             return
-        self._dirty = False
+        self.is_dirty = False
         wanted = [
             (assigned, assigned.generation, self.known_position(tp), assigned.reset, assigned.paused)
             for tp, assigned in self.partitions.items()
         ]
-        self._engine.io.call(self.fetcher.sync, wanted)
+        self._engine.call(self.fetcher.sync, wanted)
 
     # --- for the group (on the I/O thread) ---------------------------------------------------------------------------
 
@@ -362,22 +362,24 @@ class Reading:
             return None
         if self._decoded is not None:
             self._keep(None)
-        if self._current is not None:
-            iterator = self.under_way = self._current[1]
-        else:
-            found = self.next_slice()
-            if found is None:
+        if self._current is None:
+            if not (self.inbox.slices or self._resumed or self._errors) or (found := self.next_slice()) is None:
                 return None
-            item, begun = found
-            if begun is None:
-                begun = self._iterator(item, item.fetch_offset)
-                self._count_consumed(item.assigned, item.next_offset - item.fetch_offset)
-            self.current = (item, begun)
-            iterator = begun
+            item, iterator = found
+            if iterator is None:
+                tp = item.assigned.tp
+                iterator = RecordIterator(
+                    item.parts,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    start_offset=item.fetch_offset,
+                    check_crc=self.check_crcs,
+                )
+                self._count_consumed(item)
+            self._current = (item, iterator)
+        iterator = self.under_way = self._current[1]
         # Check again: the I/O thread may have set a flag before this method set ``under_way``.
-        if self.inbox.alarm or self.inbox.is_shut:
-            return None
-        return iterator
+        return None if self.inbox.alarm or self.inbox.is_shut else iterator
 
     def _iterator(self, item: Slice, offset: int) -> RecordIterator:
         tp = item.assigned.tp
@@ -387,10 +389,10 @@ class Reading:
 
     def finish_slice(self, iterator: RecordIterator) -> None:
         """Set the position of a partition to the end of the Slice whose iterator has ended."""
-        if self.current is not None and self.current[1] is iterator:
-            item = self.current[0]
+        if self._current is not None and self._current[1] is iterator:
+            item = self._current[0]
             item.assigned.position = max(iterator.position, item.next_offset)
-            self.current = None
+            self._current = self.under_way = None
 
     def drain(self, max_records: int) -> list[Record]:
         """Return up to ``max_records`` fetched records. The last one may reach ``fetch.max.bytes`` of keys, values and
@@ -404,8 +406,27 @@ class Reading:
         traces = self.traces
         began_ns = 0 if traces is None else time.time_ns()
         self._taken = {}
+        out: list[Record] = []
+        left = self._poll_bytes
         try:
-            out = self._drained(max_records)
+            try:
+                while len(out) < max_records and left > 0 and (iterator := self.next_iterator()) is not None:
+                    assert self._current is not None
+                    item, stood = self._current[0], iterator.position
+                    self._taken.setdefault(item.assigned, (item.generation, stood))
+                    taken = iterator.take(max_records - len(out), left)
+                    left -= iterator.taken_bytes
+                    if not taken:
+                        self.skipped |= item.next_offset > stood
+                    elif not self.plain:
+                        taken = self._deserialized(taken)
+                    if not taken or iterator.position >= item.next_offset:
+                        self.finish_slice(iterator)
+                    out = out + taken if out else taken
+            except (HeadraceError, WouldWait) as error:
+                if not out:
+                    raise
+                self._raise_later(error)
             if traces is not None:
                 traces.polled(out, began_ns)
             return out
@@ -414,36 +435,6 @@ class Reading:
         except BaseException:  # Ctrl-C, or no memory
             self.give_back()
             raise
-
-    def _drained(self, max_records: int) -> list[Record]:
-        out: list[Record] = []
-        left = self._poll_bytes
-        while len(out) < max_records and left > 0:
-            try:
-                iterator = self.next_iterator()
-                if iterator is None:
-                    break
-                assert self._current is not None
-                item, stood = self._current[0], iterator.position
-                self._taken.setdefault(item.assigned, (item.generation, stood))
-                taken = iterator.take(max_records - len(out), left)
-                left -= iterator.taken_bytes
-                if not taken:
-                    self.skipped |= item.next_offset > stood
-                    self.finish_slice(iterator)
-                    continue
-                if not self.plain:
-                    taken = self._deserialized(taken)
-            except (HeadraceError, WouldWait) as error:
-                if not out:
-                    raise
-                self._raise_later(error)
-                break
-            if not out:
-                out = taken
-            else:
-                out += taken
-        return out
 
     def deserialize(self, record: Record) -> Record:
         """Replace the record's key and value by the results of the deserializers. Raises SerializationError."""
@@ -545,7 +536,7 @@ class Reading:
                 break
             item, old = found
             if old is None:
-                self._count_consumed(item.assigned, item.next_offset - item.fetch_offset)
+                self._count_consumed(item)
             self._take(item, item.fetch_offset if old is None else int(old.position), taken)
             size += item.size
         batches: list[pa.RecordBatch] = []
@@ -687,9 +678,10 @@ class Reading:
         self._decoded = None
         self.inbox.notify()
 
-    def _count_consumed(self, assigned: Assigned, count: int) -> None:
+    def _count_consumed(self, item: Slice) -> None:
+        count = item.next_offset - item.fetch_offset
         self.metrics.record(time.monotonic(), ("records-consumed", count, 1))
-        self.partition_counts.of(*assigned.tp)["records-consumed-total"] += count
+        item.assigned.counts["records-consumed-total"] += count
 
     def partition_values(self) -> dict[TopicPartition, dict[str, float]]:
         """The record counts of each partition that was read, and the lag of each assigned partition."""

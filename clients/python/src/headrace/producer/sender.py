@@ -86,14 +86,6 @@ MOVED_S = 1.0
 DRAIN_S = 2.0
 
 
-class Request:
-    __slots__ = ("batches", "was_sent")
-
-    def __init__(self, batches: list[SendBatch | None]) -> None:
-        self.batches = batches  # an entry is None when its batch went to another leader
-        self.was_sent = False
-
-
 class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]):
     """The produce stream to one broker. The Sender assigns queues to links, and handles failures."""
 
@@ -106,7 +98,9 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
         self.sender = sender
         self.broker_id = broker_id
         self.pending: dict[PartitionQueue, None] = {}  # queues with something to send, in round-robin order
-        self.in_flight: dict[int, Request] = {}
+        #: The batches of each request without an answer; None for a batch that went to another leader.
+        self.in_flight: dict[int, list[SendBatch | None]] = {}
+        self._last_sent = 0  # the number of the last request that gRPC got
         self.last_error: HeadraceError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -134,8 +128,8 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
         """Stop waiting for responses about a partition that another broker has led for MOVED_S: a live broker would
         have refused the batches by now. Sequence numbers make a retry at the new leader safe; late responses of the old
         leader are ignored."""
-        for request in self.in_flight.values():
-            for index, batch in enumerate(request.batches if request.was_sent else ()):
+        for number, batches in self.in_flight.items():
+            for index, batch in enumerate(batches if number <= self._last_sent else ()):
                 if batch is None or batch.queue.sender.sequences is None:
                     continue
                 notes: QueueNotes = batch.queue.sender
@@ -144,7 +138,7 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
                 elif notes.moved_at > now:
                     notes.moved_at = now
                 elif now - notes.moved_at > MOVED_S:
-                    request.batches[index] = None
+                    batches[index] = None
                     lost = NetworkError(
                         f"broker {self.broker_id} at {self.address} does not answer and no longer leads the partition"
                     )
@@ -175,27 +169,47 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
             return None
         self.correlation += 1
         number = self.correlation
-        request = self.in_flight[number] = Request([batch for batch, _ in taken])
+        batches: list[SendBatch | None] = [batch for batch, _ in taken]
+        self.in_flight[number] = batches
         self.sent_at[number] = now
-        topics = sender.engine.metadata.snapshot.topics
+        message = produce_pb2.ProduceRequest(
+            correlation_id=number, acks=sender.acks, timeout_ms=int(sender.request_timeout_s * 1000)
+        )
+        if sender.transactional_id is not None:
+            message.transactional_id, message.transaction_version = sender.transactional_id, TRANSACTION_VERSION
+        topics, records, wire_bytes = sender.engine.metadata.snapshot.topics, 0, 0
+        values: list[tuple[str, float, int]] = [("request", 1, 1)]
         for batch, stamp in taken:
             if batch.data is None:
                 if sender.compression is Compression.NONE:
                     build(batch, Compression.NONE, None)
                 else:
                     await sender.compressed(batch)
+            data = batch.data or b""  # a batch may have expired while it waited for its turn, and then has no data
+            info = topics.get(batch.queue.topic.name)
+            if info is not None and 0 < info.max_message_bytes < len(data):
+                batches.remove(batch)  # a broker would refuse the batch unread, and close the stream
+                sender.refuse(batch, info.max_message_bytes)
+                continue
             if stamp is not None and not batch.done:
                 batch.stamp(*stamp)
-            info = topics.get(batch.queue.topic.name)
-            if info is not None and 0 < info.max_message_bytes < len(batch.data or b""):
-                request.batches.remove(batch)  # a broker would refuse the batch unread, and close the stream
-                sender.refuse(batch, info.max_message_bytes)
-        if not request.batches:
-            self._answered(number)
+            item = message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
+            if batch.trace is not None:
+                item.traceparent = batch.trace
+            records, wire_bytes = records + batch.count, wire_bytes + len(data)
+            values.append(("record-queue-time", (now - batch.created_s) * 1000, 1))
+            values.append(("batch-size", len(data), 1))
+            if batch.size:
+                values.append(("compression-rate", len(data) / batch.size, 1))
+        if not batches:
+            del self.in_flight[number], self.sent_at[number]
             self.event.set()
             return None
-        request.was_sent = self.duplex is not None and not self.duplex.ended
-        return self._encode(number, request, time.monotonic())
+        self.sent_at[number] = now = time.monotonic()
+        sender.metrics.record(now, *values, ("records-per-request", records, 1), ("outgoing-byte", wire_bytes, 1))
+        if self.duplex is not None and not self.duplex.ended:
+            self._last_sent = number
+        return message
 
     def _take(self, now: float) -> list[tuple[SendBatch, Stamp | None]]:
         """The batches of the next request with their numbers, at most one of each partition. If none may be sent now,
@@ -246,30 +260,6 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
             self._wake_at(wake_at)
         return taken
 
-    def _encode(self, number: int, request: Request, now: float) -> produce_pb2.ProduceRequest:
-        sender = self.sender
-        message = produce_pb2.ProduceRequest(
-            correlation_id=number, acks=sender.acks, timeout_ms=int(sender.request_timeout_s * 1000)
-        )
-        if sender.transactional_id is not None:
-            message.transactional_id, message.transaction_version = sender.transactional_id, TRANSACTION_VERSION
-        records = wire_bytes = 0
-        values: list[tuple[str, float, int]] = [("request", 1, 1)]
-        for batch in filter(None, request.batches):
-            data = batch.data or b""  # a batch may have expired while it waited for its turn, and then has no data
-            item = message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
-            if batch.trace is not None:
-                item.traceparent = batch.trace
-            records += batch.count
-            wire_bytes += len(data)
-            values.append(("record-queue-time", (now - batch.created_s) * 1000, 1))
-            values.append(("batch-size", len(data), 1))
-            if batch.size:
-                values.append(("compression-rate", len(data) / batch.size, 1))
-        self.sent_at[number] = now
-        sender.metrics.record(now, *values, ("records-per-request", records, 1), ("outgoing-byte", wire_bytes, 1))
-        return message
-
     def _wake_at(self, when: float) -> None:
         """Set ``event`` at the time ``when``; there is one timer at a time."""
         if self._timer is not None:
@@ -286,23 +276,22 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
     # --- responses ---------------------------------------------------------------------------------------------------
 
     def received(self, response: produce_pb2.ProduceResponse) -> None:
-        request = self.in_flight.get(response.correlation_id)
-        if request is None:
+        batches = self.in_flight.get(response.correlation_id)
+        if batches is None:
             return
-        if len(response.results) != len(request.batches):
+        if len(response.results) != len(batches):
             raise NetworkError(
-                f"{self.address}: a produce request had {len(request.batches)} batches, but its response has "
+                f"{self.address}: a produce request had {len(batches)} batches, but its response has "
                 f"{len(response.results)} results"
             )
         sender, now, throttle_ms = self.sender, time.monotonic(), response.throttle_time_ms
-        took_s = now - self._answered(response.correlation_id)
+        took_s = now - self.sent_at.pop(response.correlation_id)
+        del self.in_flight[response.correlation_id]
         if throttle_ms:
             self._throttled_until = max(self._throttled_until, now + throttle_ms / 1000)
             self.throttled_until(self._throttled_until)
         answered = [
-            (batch, result)
-            for batch, result in zip(request.batches, response.results, strict=True)
-            if batch is not None
+            (batch, result) for batch, result in zip(batches, response.results, strict=True) if batch is not None
         ]
         sent = sum(batch.count for batch, result in answered if not result.error.code)
         sender.metrics.record(
@@ -331,17 +320,12 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
             sender.engine.metadata.follow_hint(result.topic, result.partition, hint.leader_id, hint.leader_epoch)
         sender.settle(batch, error, unknown=error.code in UNKNOWN_OUTCOMES)
 
-    def _answered(self, number: int) -> float:
-        """Forget a request; returns when it was sent."""
-        del self.in_flight[number]
-        return self.sent_at.pop(number)
-
     def _acknowledge_written(self, now: float) -> None:
         """With acks=0, a request that gRPC has taken is over."""
         while self.in_flight:
-            number, request = next(iter(self.in_flight.items()))
-            self._answered(number)
-            for batch in filter(None, request.batches):
+            number = next(iter(self.in_flight))
+            del self.sent_at[number]
+            for batch in filter(None, self.in_flight.pop(number)):
                 self.sender.metrics.record(now, ("record-send", batch.count, batch.count))
                 self.sender.succeed(batch, -1, -1, now)
 
@@ -351,10 +335,10 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
         self.last_error = error
         if not requests:
             self.sender.engine.metadata.invalidate()
-        for request in requests.values():
-            for batch in filter(None, request.batches):
+        for number, batches in requests.items():
+            for batch in filter(None, batches):
                 retriable = error if error.retriable else NetworkError(error.message)
-                self.sender.settle(batch, retriable, unknown=request.was_sent)
+                self.sender.settle(batch, retriable, unknown=number <= self._last_sent)
 
 
 class QueueNotes:

@@ -139,7 +139,10 @@ class PartitionSequences(Generic[B]):
             return False
         if batch in self._numbers:
             return True
-        return self.identity is not None and not self.is_broken and self._is_remembered()
+        if self.identity is None or self.is_broken:
+            return False
+        oldest = next(iter(self._numbers.values()), None)  # the broker must still remember it after one more batch
+        return oldest is None or self._places - oldest.place < WINDOW
 
     def number(self, batch: B, count: int) -> Stamp:
         """Assign a number to a batch of ``count`` records that is about to be sent, the same number for each
@@ -148,16 +151,11 @@ class PartitionSequences(Generic[B]):
         if found is None:
             assert self.identity is not None, "nothing is numbered without a producer id"
             assert not self.is_broken, "nothing new is numbered while a number may be missing"
-            assert self._is_remembered(), "brokers remember no more batches than that"
+            assert len(self._numbers) < WINDOW, "brokers remember no more batches than that"
             found = self._numbers[batch] = _Number(self.identity, self._places, self._next, count)
             self._next += count
             self._places += 1
         return Stamp(*found.identity, found.sequence % _SEQUENCES)
-
-    def _is_remembered(self) -> bool:
-        """Whether the broker still remembers the oldest batch without an outcome after one more batch is numbered."""
-        oldest = next(iter(self._numbers.values()), None)
-        return oldest is None or self._places - oldest.place < WINDOW
 
     # --- outcomes --------------------------------------------------------------------------------------------------
 
