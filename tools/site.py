@@ -97,7 +97,7 @@ API = {
     "producers": ["headrace.producer.blocking.Producer", "headrace.producer.aio.AsyncProducer"],
     "consumers": ["headrace.consumer.blocking.Consumer", "headrace.consumer.aio.AsyncConsumer"],
     "admin": ["headrace.admin.blocking.Admin"],
-    "models": ["headrace.models", "headrace.group_models", "headrace.transaction_models"],
+    "models": ["headrace.models", "headrace.cluster_models", "headrace.group_models", "headrace.transaction_models"],
     "fetch": ["headrace.fetch"],
     "local-cluster": ["headrace_tools.local.cluster"],
 }

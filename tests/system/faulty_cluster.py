@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Admin, NewTopic, TopicPartition
+from headrace.cluster_models import PartitionDescription
 from headrace.engine.security import channels_of
 from headrace.errors import HeadraceError
-from headrace.models import PartitionDescription
 from headrace.settings import ADMIN, resolve
 from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.testing.power_loss import Dials, Loss, lose_power

@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from headrace import Admin, AppendConfig, ConfigResource, LocalCluster, SubtractConfig
+from headrace.cluster_models import ClusterDescription, ConfigEntry, ConfigSynonym
 from headrace.errors import InvalidConfigError
-from headrace.models import BrokerInfo, ClusterDescription, ConfigEntry, ConfigSynonym
+from headrace.models import BrokerInfo
 from headrace_tools.cli import configs
 
 

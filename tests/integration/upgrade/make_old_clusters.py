@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+from headrace.cluster_models import ConfigResource
 from headrace.local import ports
-from headrace.models import ConfigResource
 from headrace_core.records import split_batches
 from headrace_core.records.batches import read_header
 

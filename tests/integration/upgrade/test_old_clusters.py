@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, Consumer, Producer, TopicPartition
-from headrace.models import ConfigResource
+from headrace.cluster_models import ConfigResource
 from headrace_core.errors import OutOfOrderSequenceNumberError
 from headrace_core.metadata import METADATA_VERSION
 from headrace_core.records import encode_batch, read_header

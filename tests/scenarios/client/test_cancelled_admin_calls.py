@@ -19,8 +19,8 @@ from headrace import (
     TransactionToken,
 )
 from headrace.acl_models import AclBinding, AclBindingFilter, AclOperation, ResourceType
+from headrace.cluster_models import TopicPartitionReplica
 from headrace.errors import ClosedError
-from headrace.models import TopicPartitionReplica
 from headrace.quota_models import QuotaEntity
 from headrace.scram_models import ScramMechanism, UserScramCredentialDeletion
 from headrace_core.sinks import SinkTransaction, sink_id

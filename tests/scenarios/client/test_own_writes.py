@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headrace import Admin, ConfigResource, TopicPartition
+from headrace.cluster_models import TopicPartitionReplica
 from headrace.engine.client import Engine
 from headrace.errors import HeadraceError
-from headrace.models import TopicPartitionReplica
 
 T = TopicPartition("t", 0)
 S = 2.125  # timeout of a call, unlike every other timeout

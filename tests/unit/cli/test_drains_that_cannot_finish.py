@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.models import (
-    BrokerInfo,
-    ClusterDescription,
-    PartitionDescription,
-    PartitionReassignment,
-    TopicDescription,
-)
+from headrace.cluster_models import ClusterDescription, PartitionDescription, PartitionReassignment, TopicDescription
+from headrace.models import BrokerInfo
 from headrace_core.errors import BrokerIdNotRegisteredError
 from headrace_core.types import TopicPartition
 from headrace_tools.cli import brokers as command

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.models import QuorumInfo
+from headrace.cluster_models import QuorumInfo
 from headrace_tools.cli import doctor, metadata, quorum, top
 from headrace_tools.cli.output import OutputFormat
 from headrace_tools.doctor.diagnosis import diagnose

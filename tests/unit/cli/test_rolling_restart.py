@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from headrace.cluster_models import PartitionDescription, QuorumInfo, QuorumReplica
 from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError
-from headrace.models import BrokerInfo, PartitionDescription, QuorumInfo, QuorumReplica
+from headrace.models import BrokerInfo
 from headrace_tools.local.state import ClusterState, Node
 from headrace_tools.rolling.restarting import RollingRestart
 from headrace_tools.rolling.rules import NodeName, PartitionSeen, Seen

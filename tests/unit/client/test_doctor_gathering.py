@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.admin import Admin
+from headrace.cluster_models import ClusterDescription, ConfigResource, QuorumInfo
 from headrace.errors import RequestTimedOutError, UnknownTopicOrPartitionError
-from headrace.models import ClusterDescription, ConfigResource, QuorumInfo
 from headrace_tools.doctor.diagnosis import diagnose, is_healthy
 from headrace_tools.doctor.facts import Facts, NotAsked
 from headrace_tools.doctor.gathering import Gathering

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace import TopicPartition
+from headrace.cluster_models import ReplicaInfo
 from headrace.group_models import GroupDescription, GroupLag, MemberDescription, PartitionLag
-from headrace.models import ReplicaInfo
 from headrace_tools.doctor.diagnosis import diagnose, is_healthy
 from headrace_tools.doctor.facts import Facts, GroupFacts
 from headrace_tools.doctor.gathering import _keeps_everything

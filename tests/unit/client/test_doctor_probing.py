@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.models import LogDirDescription, ReplicaInfo
+from headrace.cluster_models import LogDirDescription, ReplicaInfo
 from headrace_core.rpc.server import Listener
 from headrace_core.types import TopicPartition
 from headrace_tools.doctor.facts import Trouble

@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import (
-    CorruptLogError,
-    GroupIdNotFoundError,
-    OffsetOutOfRangeError,
-    RequestTimedOutError,
-    StorageError,
-)
-from headrace.group_models import GroupDescription, GroupLag, PartitionLag, PendingOffset, Rebalance
-from headrace.models import (
-    BrokerInfo,
+from headrace.cluster_models import (
     ClusterDescription,
     ControllerInfo,
     CoordinatorInfo,
@@ -33,8 +24,16 @@ from headrace.models import (
     QuorumReplica,
     ReplicaInfo,
     TopicDescription,
-    TransactionToken,
 )
+from headrace.errors import (
+    CorruptLogError,
+    GroupIdNotFoundError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    StorageError,
+)
+from headrace.group_models import GroupDescription, GroupLag, PartitionLag, PendingOffset, Rebalance
+from headrace.models import BrokerInfo, TransactionToken
 from headrace.transaction_models import TransactionDescription
 from headrace_core.sinks import sink_id
 from headrace_core.types import TopicPartition

@@ -10,13 +10,14 @@ from typing import Any, cast
 import pytest
 
 from headrace.admin import Admin
+from headrace.cluster_models import ClusterDescription
 from headrace.errors import (
     ClusterAuthorizationFailedError,
     HeadraceError,
     NetworkError,
     SaslAuthenticationFailedError,
 )
-from headrace.models import BrokerInfo, ClusterDescription
+from headrace.models import BrokerInfo
 from headrace_tools.doctor.diagnosis import diagnose, is_healthy
 from headrace_tools.doctor.facts import THE_QUORUM, Facts, Refusal, Tried, Trouble
 from headrace_tools.doctor.gathering import Gathering

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from headrace.cluster_models import TopicDescription
 from headrace.errors import RequestTimedOutError, TransactionalIdNotFoundError
-from headrace.models import TopicDescription
 from headrace.transaction_models import ProducerState, TransactionDescription, TransactionListing
 from headrace_core.types import TopicPartition
 from headrace_tools.hanging import hanging_transactions, may_have_hanging

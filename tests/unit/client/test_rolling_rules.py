@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.models import BrokerInfo, CoordinatorInfo, PartitionDescription, QuorumInfo, QuorumReplica
+from headrace.cluster_models import CoordinatorInfo, PartitionDescription, QuorumInfo, QuorumReplica
+from headrace.models import BrokerInfo
 from headrace_tools.rolling.rules import NodeName, PartitionSeen, Returned, Seen, next_node, not_whole, unavoidable
 
 NOW_MS = 1_800_000_000_000

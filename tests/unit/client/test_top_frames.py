@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from headrace.cluster_models import PartitionDescription, TopicDescription
 from headrace.errors import RequestTimedOutError
 from headrace.group_models import GroupLag, GroupListing, PartitionLag
-from headrace.models import BrokerInfo, PartitionDescription, TopicDescription
+from headrace.models import BrokerInfo
 from headrace_core.types import TopicPartition
 from headrace_tools.asking import ask_each
 from headrace_tools.cli.top import _frames, _in_a_pipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.models import PartitionDescription, TopicDescription
+from headrace.cluster_models import PartitionDescription, TopicDescription
 from headrace_console.impact import Risk, impact_of
 
 

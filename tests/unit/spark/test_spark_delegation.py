@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from headrace import Admin, DelegationToken
+from headrace.cluster_models import ClusterDescription
 from headrace.errors import (
     DelegationTokenNotFoundError,
     HeadraceError,
@@ -23,7 +24,7 @@ from headrace.errors import (
     SaslAuthenticationFailedError,
     ServerBusyError,
 )
-from headrace.models import BrokerInfo, ClusterDescription
+from headrace.models import BrokerInfo
 from headrace_spark import delegation, sdk_cluster, sink_topics
 from headrace_spark.delegation import TokenStore, take_mechanism, without_login
 from headrace_spark.options import parse_options

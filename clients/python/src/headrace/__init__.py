@@ -22,6 +22,28 @@ if TYPE_CHECKING:
     from .accumulator import RecordMetadata as RecordMetadata
     from .admin import Admin as Admin
     from .admin import AsyncAdmin as AsyncAdmin
+    from .cluster_models import AppendConfig as AppendConfig
+    from .cluster_models import ClusterDescription as ClusterDescription
+    from .cluster_models import ConfigEntry as ConfigEntry
+    from .cluster_models import ConfigResource as ConfigResource
+    from .cluster_models import ConfigSynonym as ConfigSynonym
+    from .cluster_models import ControllerInfo as ControllerInfo
+    from .cluster_models import CoordinatorInfo as CoordinatorInfo
+    from .cluster_models import CreatedTopic as CreatedTopic
+    from .cluster_models import FeatureInfo as FeatureInfo
+    from .cluster_models import LogDirDescription as LogDirDescription
+    from .cluster_models import NewTopic as NewTopic
+    from .cluster_models import NodeDescription as NodeDescription
+    from .cluster_models import NodeDisk as NodeDisk
+    from .cluster_models import PartitionDescription as PartitionDescription
+    from .cluster_models import PartitionReassignment as PartitionReassignment
+    from .cluster_models import QuorumBroker as QuorumBroker
+    from .cluster_models import QuorumInfo as QuorumInfo
+    from .cluster_models import QuorumReplica as QuorumReplica
+    from .cluster_models import ReplicaInfo as ReplicaInfo
+    from .cluster_models import SubtractConfig as SubtractConfig
+    from .cluster_models import TopicDescription as TopicDescription
+    from .cluster_models import TopicPartitionReplica as TopicPartitionReplica
     from .consumer import AsyncConsumer as AsyncConsumer
     from .consumer import Consumer as Consumer
     from .errors import HeadraceError as HeadraceError
@@ -36,35 +58,13 @@ if TYPE_CHECKING:
     from .group_models import PendingOffset as PendingOffset
     from .group_models import Rebalance as Rebalance
     from .memory import tune_memory as tune_memory
-    from .models import AppendConfig as AppendConfig
     from .models import BrokerInfo as BrokerInfo
-    from .models import ClusterDescription as ClusterDescription
-    from .models import ConfigEntry as ConfigEntry
-    from .models import ConfigResource as ConfigResource
-    from .models import ConfigSynonym as ConfigSynonym
-    from .models import ControllerInfo as ControllerInfo
-    from .models import CoordinatorInfo as CoordinatorInfo
-    from .models import CreatedTopic as CreatedTopic
-    from .models import FeatureInfo as FeatureInfo
     from .models import GroupMetadata as GroupMetadata
-    from .models import LogDirDescription as LogDirDescription
     from .models import ManyMetadata as ManyMetadata
-    from .models import NewTopic as NewTopic
-    from .models import NodeDescription as NodeDescription
-    from .models import NodeDisk as NodeDisk
     from .models import OffsetAndMetadata as OffsetAndMetadata
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
-    from .models import PartitionDescription as PartitionDescription
-    from .models import PartitionReassignment as PartitionReassignment
-    from .models import QuorumBroker as QuorumBroker
-    from .models import QuorumInfo as QuorumInfo
-    from .models import QuorumReplica as QuorumReplica
     from .models import RecordRange as RecordRange
-    from .models import ReplicaInfo as ReplicaInfo
     from .models import SinkState as SinkState
-    from .models import SubtractConfig as SubtractConfig
-    from .models import TopicDescription as TopicDescription
-    from .models import TopicPartitionReplica as TopicPartitionReplica
     from .models import TransactionToken as TransactionToken
     from .observing import PrometheusCollector as PrometheusCollector
     from .observing import Statistics as Statistics
@@ -99,20 +99,20 @@ _HOMES = {
     "AdminSettings": ".typed_settings",
     "ConsumerSettings": ".typed_settings",
     "ProducerSettings": ".typed_settings",
-    "AppendConfig": ".models",
+    "AppendConfig": ".cluster_models",
     "AsyncAdmin": ".admin",
     "AsyncConsumer": ".consumer",
     "AsyncProducer": ".producer",
     "AsyncRecordFuture": ".producer",
     "BrokerInfo": ".models",
-    "ClusterDescription": ".models",
-    "ControllerInfo": ".models",
-    "ConfigEntry": ".models",
-    "ConfigResource": ".models",
-    "ConfigSynonym": ".models",
+    "ClusterDescription": ".cluster_models",
+    "ControllerInfo": ".cluster_models",
+    "ConfigEntry": ".cluster_models",
+    "ConfigResource": ".cluster_models",
+    "ConfigSynonym": ".cluster_models",
     "Consumer": ".consumer",
-    "CoordinatorInfo": ".models",
-    "CreatedTopic": ".models",
+    "CoordinatorInfo": ".cluster_models",
+    "CreatedTopic": ".cluster_models",
     "GroupDescription": ".group_models",
     "GroupLag": ".group_models",
     "GroupListing": ".group_models",
@@ -123,28 +123,28 @@ _HOMES = {
     "Rebalance": ".group_models",
     "HeadraceError": ".errors",
     "LocalCluster": "headrace_tools.local",
-    "FeatureInfo": ".models",
-    "LogDirDescription": ".models",
+    "FeatureInfo": ".cluster_models",
+    "LogDirDescription": ".cluster_models",
     "ManyFuture": ".producer",
     "ManyMetadata": ".models",
-    "NewTopic": ".models",
+    "NewTopic": ".cluster_models",
     "GroupMetadata": ".models",
-    "NodeDescription": ".models",
-    "NodeDisk": ".models",
+    "NodeDescription": ".cluster_models",
+    "NodeDisk": ".cluster_models",
     "OffsetAndMetadata": ".models",
     "OffsetAndTimestamp": ".models",
     "OffsetRange": ".fetch",
-    "PartitionDescription": ".models",
-    "PartitionReassignment": ".models",
+    "PartitionDescription": ".cluster_models",
+    "PartitionReassignment": ".cluster_models",
     "PriorityPartitioner": ".partitioners",
     "PrometheusCollector": ".observing",
     "Statistics": ".observing",
     "report_statistics": ".observing",
     "Producer": ".producer",
     "ProducerState": ".transaction_models",
-    "QuorumBroker": ".models",
-    "QuorumInfo": ".models",
-    "QuorumReplica": ".models",
+    "QuorumBroker": ".cluster_models",
+    "QuorumInfo": ".cluster_models",
+    "QuorumReplica": ".cluster_models",
     "QuotaEntity": ".quota_models",
     "QuotaName": ".quota_models",
     "DelegationToken": ".token_models",
@@ -157,12 +157,12 @@ _HOMES = {
     "RecordFuture": ".producer",
     "RecordMetadata": ".accumulator",
     "RecordRange": ".models",
-    "ReplicaInfo": ".models",
+    "ReplicaInfo": ".cluster_models",
     "SinkState": ".models",
-    "SubtractConfig": ".models",
-    "TopicDescription": ".models",
+    "SubtractConfig": ".cluster_models",
+    "TopicDescription": ".cluster_models",
     "TopicPartition": "headrace_core.types",
-    "TopicPartitionReplica": ".models",
+    "TopicPartitionReplica": ".cluster_models",
     "TransactionDescription": ".transaction_models",
     "TransactionListing": ".transaction_models",
     "TransactionToken": ".models",

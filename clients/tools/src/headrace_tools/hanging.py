@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.models import TopicDescription
+from headrace.cluster_models import TopicDescription
 from headrace.transaction_models import UNFINISHED_STATES, ProducerState, TransactionDescription
 from headrace_core.errors import HeadraceError, TransactionalIdNotFoundError
 from headrace_core.types import TopicPartition

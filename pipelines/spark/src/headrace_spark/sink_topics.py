@@ -25,7 +25,7 @@ from headrace_core.errors import (
 
 if TYPE_CHECKING:
     from headrace import Admin
-    from headrace.models import TopicDescription
+    from headrace.cluster_models import TopicDescription
 
 RETRY_PAUSE_S = 0.5  #: Seconds to pause before a failed attempt to create a topic is repeated.
 

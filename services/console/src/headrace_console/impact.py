@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.models import PartitionDescription, TopicDescription
+from headrace.cluster_models import PartitionDescription, TopicDescription
 
 
 class Risk(enum.StrEnum):

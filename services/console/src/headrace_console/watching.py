@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.cluster_models import TopicDescription
 from headrace.group_models import GroupLag
-from headrace.models import BrokerInfo, TopicDescription
+from headrace.models import BrokerInfo
 from headrace_core.errors import HeadraceError, NetworkError
 from headrace_tools.doctor.diagnosis import diagnose, is_healthy
 from headrace_tools.doctor.facts import Facts

@@ -11,6 +11,22 @@ from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..acl_models import AclBinding, AclBindingFilter
+from ..cluster_models import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    ConfigValue,
+    CreatedTopic,
+    ElectionType,
+    FeatureInfo,
+    LogDirDescription,
+    NewTopic,
+    NodeDescription,
+    PartitionReassignment,
+    QuorumInfo,
+    TopicDescription,
+    TopicPartitionReplica,
+)
 from ..engine.io_thread import refuse_other_loops
 from ..engine.transactions import (
     abort_sink_batch,
@@ -22,27 +38,7 @@ from ..engine.transactions import (
 )
 from ..faces import Face, where
 from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
-from ..models import (
-    ClusterDescription,
-    ConfigEntry,
-    ConfigResource,
-    ConfigValue,
-    CreatedTopic,
-    ElectionType,
-    FeatureInfo,
-    LogDirDescription,
-    NewTopic,
-    NodeDescription,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    OffsetSpec,
-    PartitionReassignment,
-    QuorumInfo,
-    SinkState,
-    TopicDescription,
-    TopicPartitionReplica,
-    TransactionToken,
-)
+from ..models import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, SinkState, TransactionToken
 from ..quota_models import QuotaEntity, QuotaName
 from ..scram_models import ScramCredentialInfo, UserScramCredentialDeletion, UserScramCredentialUpsertion
 from ..settings import ADMIN, from_file, resolve

@@ -21,12 +21,7 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
 
 from .. import arguments
-from ..engine.client import Engine
-from ..engine.connections import call
-from ..engine.coordinators import TRANSACTIONS, Coordinators
-from ..engine.io_thread import END_S, closed_error, forget, forked_error
-from ..models import (
-    BrokerInfo,
+from ..cluster_models import (
     ClusterDescription,
     ControllerInfo,
     CoordinatorInfo,
@@ -35,6 +30,11 @@ from ..models import (
     PartitionDescription,
     TopicDescription,
 )
+from ..engine.client import Engine
+from ..engine.connections import call
+from ..engine.coordinators import TRANSACTIONS, Coordinators
+from ..engine.io_thread import END_S, closed_error, forget, forked_error
+from ..models import BrokerInfo
 
 T = TypeVar("T")
 

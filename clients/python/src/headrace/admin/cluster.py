@@ -13,8 +13,8 @@ from headrace_core.types import split_address
 from headrace_protos.v1 import admin_pb2, node_pb2
 
 from .. import arguments
+from ..cluster_models import FeatureInfo, NodeDescription, NodeDisk, QuorumBroker, QuorumInfo, QuorumReplica
 from ..engine.connections import call
-from ..models import FeatureInfo, NodeDescription, NodeDisk, QuorumBroker, QuorumInfo, QuorumReplica
 from .calls import AdminCalls, raise_failures
 
 _DIRECTORY_BYTES = 16

@@ -17,8 +17,8 @@ from headrace_core.rpc.limits import limit_of, pages
 from headrace_protos.v1 import admin_pb2
 
 from .. import arguments
+from ..cluster_models import AppendConfig, ConfigEntry, ConfigResource, ConfigSynonym, ConfigValue, SubtractConfig
 from ..engine.connections import call
-from ..models import AppendConfig, ConfigEntry, ConfigResource, ConfigSynonym, ConfigValue, SubtractConfig
 from .calls import AdminCalls, raise_failures
 
 _RESOURCE_TYPES = {

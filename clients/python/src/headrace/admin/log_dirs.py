@@ -16,8 +16,8 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2
 
 from .. import arguments
+from ..cluster_models import LogDirDescription, ReplicaInfo, TopicPartitionReplica
 from ..engine.connections import call
-from ..models import LogDirDescription, ReplicaInfo, TopicPartitionReplica
 from .calls import AdminCalls
 
 

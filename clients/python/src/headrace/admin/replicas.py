@@ -19,7 +19,7 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2
 
 from .. import arguments
-from ..models import ElectionType, PartitionReassignment
+from ..cluster_models import ElectionType, PartitionReassignment
 from .calls import AdminCalls, raise_failures
 
 _TYPES: dict[str, admin_pb2.ElectionType] = {

@@ -9,7 +9,8 @@ from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
+    from headrace.cluster_models import PartitionDescription, PartitionReassignment, TopicDescription
+    from headrace.models import BrokerInfo
 
 #: Maximum number of partitions that an error message names; for further partitions it gives only their number.
 NAMED_MAX = 5

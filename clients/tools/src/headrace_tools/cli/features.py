@@ -12,7 +12,7 @@ from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, key_values, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.models import FeatureInfo
+    from headrace.cluster_models import FeatureInfo
 
 _FLAG = "--feature"
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check the request; change nothing.")]

@@ -21,7 +21,7 @@ from .output import Output, OutputFormat, note, print_json, print_table
 from .progress import HowFar, progress
 
 if TYPE_CHECKING:
-    from headrace.models import PartitionReassignment
+    from headrace.cluster_models import PartitionReassignment
     from headrace_core.types import TopicPartition
 
 #: Polling interval of --wait and --watch (seconds).

@@ -25,7 +25,7 @@ from .output import Output, OutputFormat, note, print_json, print_table, show
 from .times import duration
 
 if TYPE_CHECKING:
-    from headrace.models import QuorumInfo, QuorumReplica
+    from headrace.cluster_models import QuorumInfo, QuorumReplica
 
 _WATCH_S = 1.0
 _TIMEOUT_S = 30.0

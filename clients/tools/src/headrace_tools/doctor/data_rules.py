@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from headrace.models import PartitionDescription
+from headrace.cluster_models import PartitionDescription
 from headrace_core.lag import verdict
 from headrace_core.plurals import counted
 

@@ -6,8 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.group_models import GroupDescription, GroupLag, Rebalance
-from headrace.models import (
+from headrace.cluster_models import (
     ClusterDescription,
     FeatureInfo,
     LogDirDescription,
@@ -15,6 +14,7 @@ from headrace.models import (
     QuorumInfo,
     TopicDescription,
 )
+from headrace.group_models import GroupDescription, GroupLag, Rebalance
 from headrace.transaction_models import TransactionDescription
 
 from ..hanging import HangingTransaction

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.group_models import GroupLag
-from headrace.models import (
+from headrace.cluster_models import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
@@ -23,6 +22,7 @@ from headrace.models import (
     QuorumInfo,
     TopicDescription,
 )
+from headrace.group_models import GroupLag
 from headrace.transaction_models import UNFINISHED_STATES
 from headrace_core.config.topic_keys import KEEPS_EVERYTHING
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError

@@ -32,7 +32,7 @@ from .facts import Refusal
 
 if TYPE_CHECKING:
     from headrace.admin import Admin
-    from headrace.models import NodeDescription
+    from headrace.cluster_models import NodeDescription
 
 
 class LoginCause(enum.StrEnum):

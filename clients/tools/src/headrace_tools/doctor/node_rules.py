@@ -7,8 +7,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 
+from headrace.cluster_models import QuorumInfo, ReplicaInfo
 from headrace.errors import OffsetOutOfRangeError
-from headrace.models import QuorumInfo, ReplicaInfo
 
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.models import ClusterDescription, ConfigResource, TopicDescription
+from headrace.cluster_models import ClusterDescription, ConfigResource, TopicDescription
 from headrace_core.errors import HeadraceError
 
 from ..local.state import ClusterState

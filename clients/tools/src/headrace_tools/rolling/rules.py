@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.models import BrokerInfo, CoordinatorInfo, PartitionDescription, QuorumInfo
+from headrace.cluster_models import CoordinatorInfo, PartitionDescription, QuorumInfo
+from headrace.models import BrokerInfo
 from headrace_core.plurals import counted
 
 #: All roles, in the order in which they are restarted.

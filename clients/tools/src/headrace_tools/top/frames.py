@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from headrace.cluster_models import TopicDescription
 from headrace.group_models import GroupLag, GroupListing
-from headrace.models import BrokerInfo, TopicDescription
+from headrace.models import BrokerInfo
 from headrace_core.lag import verdict, worst
 from headrace_core.types import TopicPartition
 

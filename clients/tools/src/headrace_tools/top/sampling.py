@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.models import TopicDescription
+from headrace.cluster_models import TopicDescription
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 

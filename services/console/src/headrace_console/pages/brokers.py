@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from headrace.models import ConfigResource
+from headrace.cluster_models import ConfigResource
 from headrace_core.errors import HeadraceError
 
 from ..cluster import REQUEST_S

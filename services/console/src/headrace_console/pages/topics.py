@@ -10,7 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from headrace import TopicPartition
-from headrace.models import ConfigEntry, ConfigResource, OffsetAndTimestamp, PartitionDescription, TopicDescription
+from headrace.cluster_models import ConfigEntry, ConfigResource, PartitionDescription, TopicDescription
+from headrace.models import OffsetAndTimestamp
 from headrace_core.errors import HeadraceError
 
 from ..cluster import REQUEST_S
