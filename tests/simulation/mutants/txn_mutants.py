@@ -175,7 +175,7 @@ def _no_markers_at_hand_over(self: _StateMachine, now_ms: int) -> Decision:
 
 def _no_timeouts_at_hand_over(self: _StateMachine, now_ms: int) -> Decision:
     decision = _loaded(self, now_ms)
-    self._timeouts.clear()
+    self._timeouts = type(self._timeouts)()
     return decision
 
 

@@ -98,18 +98,11 @@ class Runner:
 
     def __init__(self) -> None:
         self.written: set[TopicPartition] = set()
-        self.news = asyncio.Event()
 
     def put(self, request: MarkersWritten) -> None:
         assert (request.transactional_id, request.identity) == ("id", MARKER.identity)
         assert not self.written & request.partitions, "a marker is reported once"
         self.written |= request.partitions
-        self.news.set()
-
-    async def until(self, *partitions: TopicPartition) -> None:
-        while not self.written >= set(partitions):
-            self.news.clear()
-            await self.news.wait()
 
 
 class World:
@@ -155,6 +148,12 @@ class World:
     def send(self, order: WriteMarkers = MARKER) -> None:
         self.sender.send(cast(ShardRunner, self.runner), order)
 
+    async def until(self, *partitions: TopicPartition) -> None:
+        while not self.runner.written >= set(partitions):
+            tasks = self.sender._tasks.get(cast(ShardRunner, self.runner))
+            assert tasks, "nobody writes the missing markers"
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
 
 def scenario(test: Callable[[World], Awaitable[None]]) -> None:
     async def run() -> None:
@@ -175,7 +174,7 @@ def test_each_leader_gets_one_request_with_its_partitions() -> None:
             world.brokers(b1=first, b2=second)
             world.topic(1, 2, 1)
             world.send()
-            await world.runner.until(P0, P1, P2)
+            await world.until(P0, P1, P2)
             assert (one.partitions(), two.partitions()) == ([[0, 2]], [[1]])
             (request,) = two.requests
             assert (request.producer_id, request.producer_epoch, request.commit) == (7, 3, True)
@@ -193,7 +192,7 @@ def test_a_transaction_that_an_old_kafka_left_behind_has_a_version_that_leaders_
             world.brokers(b1=address)
             world.topic(1, 1, 1)
             world.send(MARKER._replace(version=0))
-            await world.runner.until(P0, P1, P2)
+            await world.until(P0, P1, P2)
             assert [request.transaction_version for request in broker.requests] == [1]
 
     scenario(test)
@@ -210,14 +209,14 @@ def test_a_frozen_broker_delays_its_own_partitions_until_another_one_leads_them(
             world.brokers(b1=first, b2=second)
             world.topic(1, 2, 1)
             world.send()
-            await world.runner.until(P1)
+            await world.until(P1)
             assert world.runner.written == {P1}
             await frozen.asked.wait()
             world.topic(2, 2, 1, epoch=2)
-            await world.runner.until(P0)
+            await world.until(P0)
             assert P2 not in world.runner.written
             world.topic(2, 2, 2, epoch=3)
-            await world.runner.until(P2)
+            await world.until(P2)
 
     scenario(test)
 
@@ -230,7 +229,7 @@ def test_what_a_leader_refuses_is_asked_again_and_only_that() -> None:
             world.brokers(b1=address)
             world.topic(1, 1, 1)
             world.send()
-            await world.runner.until(P0, P1, P2)
+            await world.until(P0, P1, P2)
             assert broker.partitions() == [[0, 1, 2], [0, 2], [0]]
 
     scenario(test)
@@ -244,7 +243,7 @@ def test_a_partition_whose_log_has_a_larger_epoch_needs_no_marker_any_more() -> 
             world.brokers(b1=address)
             world.topic(1, 1, 1)
             world.send()
-            await world.runner.until(P0, P1, P2)
+            await world.until(P0, P1, P2)
             assert len(broker.requests) == 1
 
     scenario(test)
@@ -259,7 +258,7 @@ def test_a_dead_broker_gets_its_markers_when_it_is_back() -> None:
         world.send()
         broker = Broker()
         async with serving(broker, split_address(address)[1]):
-            await world.runner.until(P0, P1, P2)
+            await world.until(P0, P1, P2)
 
     scenario(test)
 
@@ -272,7 +271,7 @@ def test_a_broker_with_the_wrong_number_of_results_is_asked_again() -> None:
             world.brokers(b1=address)
             world.topic(1, 1, 1)
             world.send()
-            await world.runner.until(P0, P1, P2)
+            await world.until(P0, P1, P2)
             assert len(broker.requests) == 2
 
     scenario(test)
@@ -285,10 +284,10 @@ def test_partitions_without_a_leader_wait_for_one() -> None:
             world.brokers(b1=address)
             world.topic(1, -1, 1)
             world.send()
-            await world.runner.until(P0, P2)
+            await world.until(P0, P2)
             assert P1 not in world.runner.written
             world.topic(1, 1, 1, epoch=2)
-            await world.runner.until(P1)
+            await world.until(P1)
 
     scenario(test)
 
@@ -301,16 +300,16 @@ def test_an_unknown_partition_is_deleted_only_if_current_metadata_lack_it() -> N
             world.topic(1, 1)
             world.current.clear()  # the metadata are not known to be current
             world.send()
-            await world.runner.until(P0, P1)
+            await world.until(P0, P1)
             assert P2 not in world.runner.written
             world.topic(1, 1, 1)
             world.current.set()
-            await world.runner.until(P2)
+            await world.until(P2)
             assert broker.partitions() == [[0, 1], [2]]
             world.runner.written.clear()
             world.apply(RemoveTopicRecord(TOPIC_ID))
             world.send()
-            await world.runner.until(P0, P1, P2)
+            await world.until(P0, P1, P2)
             assert len(broker.requests) == 2
 
     scenario(test)
@@ -326,7 +325,7 @@ def test_a_partition_of_the_transactions_topic_needs_no_marker() -> None:
             world.topic(1, 1, 1)
             own = TopicPartition("__transaction_state", 0)
             world.send(MARKER._replace(partitions=frozenset({own, P1})))
-            await world.runner.until(own, P1)
+            await world.until(own, P1)
             assert broker.partitions() == [[1]]
 
     scenario(test)
@@ -340,7 +339,7 @@ def test_after_its_shard_has_left_nothing_is_sent_or_reported() -> None:
             world.brokers(b1=address)
             world.topic(1, 1, 1)
             world.send()
-            await world.runner.until(P1, P2)
+            await world.until(P1, P2)
             world.sender.shard_left(cast(ShardRunner, world.runner))
             await asyncio.gather(
                 *(each for each in asyncio.all_tasks() if each.get_name().startswith("markers of ")),
@@ -348,10 +347,10 @@ def test_after_its_shard_has_left_nothing_is_sent_or_reported() -> None:
             )
             count = len(broker.requests)
             broker.errors.clear()
-            other = Runner()
-            world.sender.send(cast(ShardRunner, other), MARKER)
-            await other.until(P0, P1, P2)
-            assert world.runner.written == {P1, P2}
+            former, world.runner = world.runner, Runner()
+            world.send()
+            await world.until(P0, P1, P2)
+            assert former.written == {P1, P2}
             assert len(broker.requests) == count + 1
 
     scenario(test)
@@ -381,7 +380,7 @@ def test_log_lines_name_the_kind_of_node_that_does_not_take_a_marker(monkeypatch
             world.coordinator(1, at_owner, shard_epoch=1)
             shard = TopicPartition(OFFSETS_TOPIC, 0)
             world.send(MARKER._replace(partitions=frozenset({P0, shard})))
-            await world.runner.until(P0, shard)
+            await world.until(P0, shard)
             assert named == {at_leader: {"the broker"}, at_owner: {"the coordinator"}}
 
     scenario(test)
@@ -402,12 +401,12 @@ def test_the_marker_of_a_groups_shard_goes_to_its_owner_and_after_a_move_to_the_
             )
             shard = TopicPartition(OFFSETS_TOPIC, 0)
             world.send(MARKER._replace(partitions=frozenset({P0, shard})))
-            await world.runner.until(P0)
+            await world.until(P0)
             world.coordinator(1, at_first, shard_epoch=1)
             await first.asked.wait()
             assert shard not in world.runner.written
             world.coordinator(2, at_second, shard_epoch=2)
-            await world.runner.until(shard)
+            await world.until(shard)
             assert (leader.partitions(), second.partitions()) == ([[0]], [[0]])
             assert [each.topic for each in second.requests[0].partitions] == [OFFSETS_TOPIC]
 
