@@ -15,6 +15,7 @@ from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.raft import Entry, HardState
 from headrace_controller.storage import SEGMENT_BYTES
 from headrace_core.errors import CorruptLogError, DiskFullError
+from headrace_core.log.epochs import LEADER_EPOCH_FILE
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from tests.simulation import run
@@ -78,6 +79,16 @@ def test_a_kept_term_of_a_refused_append_is_found() -> None:
         pytest.raises(Violation, match=r"^refusal: .* has term 2, whose entries"),
     ):
         Lab().refuse([leader_change(2, 1)], "write", ".log")
+
+
+def test_a_refused_term_is_out_of_its_file_before_the_next_entry() -> None:
+    """The disk has room for the file with the new term, but neither for the entry nor for the file without the term."""
+    lab = Lab()
+    lab.fs.fail("create", errno.ENOSPC, nth=2, times=1_000, path_contains=LEADER_EPOCH_FILE)
+    lab.refuse([leader_change(2, 1)], "write", ".log")
+    lab.storage.append(BEHIND)
+    again = lab.opened(lab.fs.crash_clone(random.Random(1), Loss.ALL), lambda what, value: None)
+    assert again.log_end_offset == BEHIND[-1].next_offset
 
 
 def test_a_kill_that_leaves_entries_of_a_refused_append_passes() -> None:
