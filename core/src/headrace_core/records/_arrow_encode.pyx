@@ -24,11 +24,10 @@ from ._wire cimport (
     zigzag,
 )
 
-from crc32c import crc32c
-
 from ..errors import InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
 from .batches import attributes_of
 from .compression import compress
+from .crc import crc32c
 
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** bytes, Py_ssize_t newsize) except -1

@@ -23,12 +23,11 @@ from ._wire cimport (
     zigzag,
 )
 
-from crc32c import crc32c
-
 from ..errors import IllegalStateError, InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
 from ..types import TimestampType
 from .batches import attributes_of
 from .compression import check_level, compress
+from .crc import crc32c
 from .types import Compression
 
 cdef extern from "Python.h":
