@@ -10,7 +10,8 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -28,7 +29,7 @@ from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, 
 from headrace_core.log.fencing import Fence, check_stamps
 from headrace_core.log.transactions import Marker, TransactionalAppend, marker_batch
 from headrace_core.log.writer import DirectoryWriter
-from headrace_core.records import BatchHeader, Buffer, iterate_headers, read_header
+from headrace_core.records import iterate_headers, read_header
 from headrace_core.types import NO_EPOCH, TopicPartition
 from headrace_core.unexpected import answer_to, log_fields
 
@@ -77,42 +78,19 @@ class ProducerTransaction(NamedTuple):
     room: WaitingRoom
 
 
-class _Appending:
-    """State of one producer's append."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class LeaderAppend(Append):
+    """A producer's append or a marker, from the request to the acknowledgement. ``data`` is the client's batches until
+    they are checked, and ``headers`` None. ``LeaderReplica.append`` describes the other fields; ``answer`` is its
+    ``done``, and ``done`` its callback for the writer."""
 
-    __slots__ = (
-        "checked",
-        "committed",
-        "done",
-        "fence",
-        "now_ms",
-        "records",
-        "schemas",
-        "trace",
-        "transaction",
-        "written",
-    )
-
-    def __init__(
-        self,
-        records: bytes,
-        now_ms: int,
-        done: Done,
-        committed: bool,
-        written: Callable[[Waiting], None] | None,
-        fence: Fence | None,
-    ) -> None:
-        self.records = records
-        self.now_ms = now_ms
-        self.done = done
-        self.committed = committed
-        self.written = written
-        self.fence = fence
-        self.trace: AppendTrace | None = None
-        self.transaction: TransactionalAppend | Marker | None = None
-        #: The check of the batches' schema ids; None if the topic has no schema validation, or the ids are accepted.
-        self.schemas: SchemaCheck | None = None
-        self.checked: Append | None = None  #: The checked batches for the log; None until the broker has checked them.
+    now_ms: int
+    answer: Done
+    committed: bool
+    written: Callable[[Waiting], None] | None = None
+    trace: AppendTrace | None = None
+    #: The check of the batches' schema ids; None if the topic has no schema validation, or the ids are accepted.
+    schemas: SchemaCheck | None = None
 
 
 class LeaderReplica:
@@ -133,6 +111,7 @@ class LeaderReplica:
         "leader",
         "log",
         "partition",
+        "reads",
         "traffic",
     )
 
@@ -148,17 +127,17 @@ class LeaderReplica:
     ) -> None:
         self.partition = leader.partition
         self.log = log
-        self.leader = leader
+        self.leader = self.reads = leader  #: ``reads``: the state from which consumers read (``reading.ReadState``).
         self._writer = writer
         self._threads = threads
         self._schemas = schemas
         self._on_damage = on_damage
         self.traffic = traffic
-        self._unchecked: deque[_Appending] = deque()
+        self._unchecked: deque[LeaderAppend] = deque()
         #: Transactional appends that wait for their coordinator; None before the first transactional append.
-        self._verifications: Verifications[_Appending] | None = None
+        self._verifications: Verifications[LeaderAppend] | None = None
         #: Checked appends that wait while the log changes directories; None while appends are not held.
-        self._held: list[_Appending] | None = None
+        self._held: list[LeaderAppend] | None = None
         self._released = _NEVER_HELD  #: An event that is set when the last ``hold`` ends.
         #: Gaps in the log at the ends of leader epochs: maps the end of an epoch to the next offset with a record
         #: (``past_gap``).
@@ -205,8 +184,16 @@ class LeaderReplica:
         ``done`` ends the trace's span.
         """
         self._check_may_append(committed)
-        append = _Appending(records, now_ms, done, committed, written, fence)
-        append.trace = trace
+        append = LeaderAppend(
+            data=records,
+            leader_epoch=self.leader.leader_epoch,
+            fence=fence,
+            now_ms=now_ms,
+            answer=done,
+            committed=committed,
+            written=written,
+            trace=trace,
+        )
         if transaction is not None and not self._is_verified(append, transaction):
             return
         if self._unchecked:
@@ -216,12 +203,12 @@ class LeaderReplica:
             self._check_next()
         else:
             self._check(append)
-            if self._has_schemas(append):
+            if append.schemas is None or self._has_schemas(append):
                 self._submit(append)
             else:
                 self._unchecked.append(append)
 
-    def _is_verified(self, append: _Appending, transaction: ProducerTransaction) -> bool:
+    def _is_verified(self, append: LeaderAppend, transaction: ProducerTransaction) -> bool:
         """Whether the append may continue; False if the append waits for its transaction's coordinator."""
         entry = self.log.producers.get(transaction.producer_id)
         if entry is not None and entry.transaction_first_offset is not None and entry.epoch == transaction.epoch:
@@ -232,31 +219,31 @@ class LeaderReplica:
             self._verifications = Verifications(transaction.room)
         verifications = self._verifications
         found = verifications.find(transaction.producer_id, transaction.epoch)
-        sequence = read_header(append.records).base_sequence
+        sequence = read_header(append.data).base_sequence
         first_sequence = verifications.first_sequence(transaction.producer_id, transaction.epoch, sequence)
         append.transaction = TransactionalAppend(transaction.version, True, first_sequence)
         if found is not None and found.is_verified:
             found.appending += 1
-            append.done = functools.partial(self._verified_ended, found, append.done)
+            append.answer = functools.partial(self._verified_ended, found, append.answer)
             return True
-        new = verifications.wait(transaction.producer_id, transaction.epoch, append, len(append.records))
+        new = verifications.wait(transaction.producer_id, transaction.epoch, append, len(append.data))
         if new is not None:
             transaction.verify(transaction, self.partition, functools.partial(self._verified, new))
         return False
 
-    def _verified(self, verification: Verification[_Appending], error: HeadraceError | None) -> None:
+    def _verified(self, verification: Verification[LeaderAppend], error: HeadraceError | None) -> None:
         """Called when the coordinator has answered, or when the time limit for its answer is over."""
         assert self._verifications is not None
         if error is not None:
             for append in self._verifications.refused(verification):
-                append.done(error)
+                append.answer(error)
             return
         for append in self._verifications.confirmed(verification):
-            append.done = functools.partial(self._verified_ended, verification, append.done)
+            append.answer = functools.partial(self._verified_ended, verification, append.answer)
             self._go_on(append)
 
     def _verified_ended(
-        self, verification: Verification[_Appending], done: Done, outcome: AppendInfo | HeadraceError
+        self, verification: Verification[LeaderAppend], done: Done, outcome: AppendInfo | HeadraceError
     ) -> None:
         assert self._verifications is not None
         self._verifications.ended(verification, is_appended=not isinstance(outcome, HeadraceError))
@@ -272,9 +259,16 @@ class LeaderReplica:
         self._check_may_append(committed=True)
         if self._verifications is not None:
             for waiting in self._verifications.cancelled_by_marker(marker.producer_id, marker.last_ended_epoch):
-                waiting.done(_ended_by(marker, waiting, self.partition))
-        append = _Appending(marker_batch(marker, now_ms), now_ms, done, True, written, None)
-        append.transaction = marker
+                waiting.answer(_ended_by(marker, waiting, self.partition))
+        append = LeaderAppend(
+            data=marker_batch(marker, now_ms),
+            leader_epoch=self.leader.leader_epoch,
+            transaction=marker,
+            now_ms=now_ms,
+            answer=done,
+            committed=True,
+            written=written,
+        )
         self._go_on(append)
 
     def resign(self, reason: HeadraceError) -> None:
@@ -282,9 +276,9 @@ class LeaderReplica:
         self.leader.resign(reason)
         if self._verifications is not None:
             for append in self._verifications.cancelled():
-                append.done(reason)
+                append.answer(reason)
 
-    def _go_on(self, append: _Appending) -> None:
+    def _go_on(self, append: LeaderAppend) -> None:
         """Check and submit an append whose errors go to ``done``."""
         if self._unchecked:
             self._unchecked.append(append)
@@ -294,9 +288,9 @@ class LeaderReplica:
         elif not self._finish_check(append, functools.partial(self._check, append)):
             self._unchecked.append(append)
 
-    def _is_slow(self, append: _Appending) -> bool:
+    def _is_slow(self, append: LeaderAppend) -> bool:
         try:
-            return needs_thread(append.records, self.log.config)
+            return needs_thread(append.data, self.log.config)
         except HeadraceError:
             return False  # the append is not slow: the check itself raises the error
 
@@ -305,40 +299,27 @@ class LeaderReplica:
         if committed:
             self.leader.check_enough_in_sync()
 
-    def _check(self, append: _Appending) -> None:
-        if append.transaction is not None:
-            append.checked = self._checked_in_transaction(append, append.transaction)
-            return
-        data, headers = self._accepted(append, allow_transactional=False)
-        if append.fence is not None:
-            check_stamps(headers, append.fence, self.partition)
-        append.checked = Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, fence=append.fence)
-
-    def _checked_in_transaction(self, append: _Appending, transaction: TransactionalAppend | Marker) -> Append:
-        data: Buffer = append.records
-        headers: Sequence[BatchHeader]
+    def _check(self, append: LeaderAppend) -> None:
+        transaction, config = append.transaction, self.log.config
         if isinstance(transaction, Marker):
-            headers = [read_header(data)]
-        else:
-            data, headers = self._accepted(append, allow_transactional=True)
-            check_transactional(headers[0], self.partition)
-        return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, transaction=transaction)
-
-    def _accepted(self, append: _Appending, *, allow_transactional: bool) -> tuple[Buffer, Sequence[BatchHeader]]:
-        config = self.log.config
-        schemas = SchemaCheck.of(self.partition.topic, config) if append.fence is None else None
-        accepted = accept(
-            append.records,
+            append.headers = [read_header(append.data)]
+            return
+        if append.fence is None:
+            append.schemas = SchemaCheck.of(self.partition.topic, config)
+        append.data, append.headers = accept(
+            append.data,
             config,
             self.partition,
             append.now_ms,
-            allow_transactional=allow_transactional,
-            schemas=None if schemas is None else schemas.ids,
+            allow_transactional=transaction is not None,
+            schemas=None if append.schemas is None else append.schemas.ids,
         )
-        append.schemas = schemas
-        return accepted
+        if transaction is not None:
+            check_transactional(append.headers[0], self.partition)
+        elif append.fence is not None:
+            check_stamps(append.headers, append.fence, self.partition)
 
-    def _has_schemas(self, append: _Appending) -> bool:
+    def _has_schemas(self, append: LeaderAppend) -> bool:
         """Whether the schema registry has the schema ids of the append; False if the append waits for the registry's
         answer. Raises the errors of ``SchemaRegistry.accepts``."""
         if append.schemas is not None:
@@ -347,17 +328,14 @@ class LeaderReplica:
             append.schemas = None
         return True
 
-    def _submit(self, append: _Appending) -> None:
+    def _submit(self, append: LeaderAppend) -> None:
         if self._held is not None:
             self._held.append(append)
             return
-        # Break the reference cycle, so that the records are freed when they are written.
-        checked, append.checked = append.checked, None
-        assert checked is not None
         if append.trace is not None:
-            append.trace.submitted(checked.headers, len(self.leader.isr) - 1)
-        checked.done = functools.partial(self._appended, append)
-        self._writer.submit(self.log, checked)
+            append.trace.submitted(append.headers, len(self.leader.isr) - 1)
+        append.done = functools.partial(self._appended, append)
+        self._writer.submit(self.log, append)
 
     def _check_next(self) -> None:
         checking = self._threads.run_rested(self.partition, functools.partial(self._check, self._unchecked[0]))
@@ -387,7 +365,7 @@ class LeaderReplica:
             check = functools.partial(self._check, append)
         asyncio.get_running_loop().call_soon(self._first_checked, check)
 
-    def _finish_check(self, append: _Appending, check: Callable[[], None]) -> bool:
+    def _finish_check(self, append: LeaderAppend, check: Callable[[], None]) -> bool:
         """Finish the check of an append. ``check`` checks the batches and stores the result in the append, or raises an
         error. Returns False if the append waits for the schema registry."""
         try:
@@ -397,18 +375,19 @@ class LeaderReplica:
                 return False
             self._submit(append)
         except HeadraceError as error:
-            append.done(error)
+            append.answer(error)
         except asyncio.CancelledError:  # the threads are gone, because the broker has stopped
-            append.done(ServerShuttingDownError(f"{self.partition}: the broker is shutting down"))
+            append.answer(ServerShuttingDownError(f"{self.partition}: the broker is shutting down"))
         except Exception as error:
             logger.exception(
                 "partition %s: checking a batch failed unexpectedly", self.partition, extra=log_fields(error)
             )
-            append.done(answer_to(error, str(self.partition)))
+            append.answer(answer_to(error, str(self.partition)))
         return True
 
-    def _appended(self, append: _Appending, outcome: AppendInfo | HeadraceError) -> None:
-        done = append.done
+    def _appended(self, append: LeaderAppend, outcome: AppendInfo | HeadraceError) -> None:
+        append.done, append.data = _ignored, b""  # no reference cycle keeps the records, and no follower that is late
+        done = append.answer
         if isinstance(outcome, HeadraceError):
             if isinstance(outcome, CorruptLogError):
                 self._on_damage(self.log, outcome)
@@ -462,11 +441,6 @@ class LeaderReplica:
         flushed_end = log.flushed_end  # read the flushed end first: a turn may be running on the writer's thread
         self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
         log.committed_to(self.leader.high_watermark)
-
-    @property
-    def reads(self) -> PartitionLeader:
-        """The state from which consumers read (``reading.ReadState``)."""
-        return self.leader
 
     @property
     def last_stable_offset(self) -> int:
@@ -669,10 +643,10 @@ def check_not_truncated(
     )
 
 
-def _ended_by(marker: Marker, waiting: _Appending, partition: TopicPartition) -> HeadraceError:
+def _ended_by(marker: Marker, waiting: LeaderAppend, partition: TopicPartition) -> HeadraceError:
     """The error for an append that waits for a transaction while the transaction's marker arrives. Under version 1 the
     marker may be a late marker of the previous transaction, so the producer retries."""
-    epoch = read_header(waiting.records).producer_epoch
+    epoch = read_header(waiting.data).producer_epoch
     if epoch < marker.epoch:
         return InvalidProducerEpochError(
             f"{partition}: producer {marker.producer_id} with epoch {epoch} is fenced: a marker of epoch "
@@ -685,3 +659,7 @@ def _ended_by(marker: Marker, waiting: _Appending, partition: TopicPartition) ->
 
 def _nothing() -> None:
     """Placeholder for the check of an append that is already checked."""
+
+
+def _ignored(outcome: object) -> None:
+    """Replaces the callback of an append that has ended."""

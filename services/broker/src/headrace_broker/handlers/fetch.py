@@ -413,7 +413,8 @@ class FetchStream(StreamHandler[Any]):
             replica = self._replicas[entry.partition]
             reads = replica.reads
             try:
-                self._broker.partitions.check_serving()
+                if self._broker.partitions.refusal is not None:
+                    raise self._broker.partitions.refusal.copy()
                 reads.check_serving()
                 if self._rack:
                     nearer = self._nearer(entry, replica)

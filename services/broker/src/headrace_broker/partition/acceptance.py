@@ -34,7 +34,7 @@ from headrace_core.types import TopicPartition
 _INLINE_COMPRESSED_BYTES_MAX, _INLINE_INFLATED_BYTES_MAX = 1024, 4096
 
 
-def needs_thread(records: bytes, config: LogConfig) -> bool:
+def needs_thread(records: Buffer, config: LogConfig) -> bool:
     """Whether the check of ``records`` would stall the calling thread. Decompression and recompression take
     milliseconds, or much longer for malicious input. All checks except decompression and recompression run at several
     GB/s."""
@@ -59,7 +59,7 @@ def needs_thread(records: bytes, config: LogConfig) -> bool:
 
 
 def accept(
-    records: bytes,
+    records: Buffer,
     config: LogConfig,
     partition: TopicPartition,
     now_ms: int,
@@ -76,8 +76,22 @@ def accept(
     means a transactional batch without ``allow_transactional``, and wrong headers of batches with correct CRCs. Clients
     send the records again after CorruptMessageError, which does not help if the client itself built a wrong header.
     """
+    if not records:
+        raise InvalidRecordError(f"{partition}: the request has no records")
+    if len(records) > config.segment_bytes:
+        raise RecordListTooLargeError(
+            f"{partition}: {len(records)} bytes of records do not fit into a segment "
+            f"(segment.bytes={config.segment_bytes}): lower the producer's batch.size, or raise the topic's limit"
+        )
     try:
-        return _accept(records, config, partition, now_ms, allow_transactional=allow_transactional, schemas=schemas)
+        first = read_header(records)
+        if first.size > config.message_bytes_max and config.compression_type == "producer":
+            raise RecordTooLargeError(
+                f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes="
+                f"{config.message_bytes_max}: lower the producer's batch.size, or raise the topic's limit"
+            )
+        data, headers = validate(records, config, now_ms, allow_transactional=allow_transactional, schemas=schemas)
+        return in_topic_codec(data, headers, config)
     except CorruptMessageError as error:
         raise _fault_of(records, error) from None
 
@@ -90,34 +104,8 @@ def first_header(records: bytes) -> BatchHeader:
         raise _fault_of(records, error) from None
 
 
-def _fault_of(records: bytes, error: CorruptMessageError) -> HeadraceError:
+def _fault_of(records: Buffer, error: CorruptMessageError) -> HeadraceError:
     return InvalidRecordError(error.message) if is_as_sent(records) else error
-
-
-def _accept(
-    records: bytes,
-    config: LogConfig,
-    partition: TopicPartition,
-    now_ms: int,
-    *,
-    allow_transactional: bool,
-    schemas: SchemaIds | None,
-) -> tuple[Buffer, Sequence[BatchHeader]]:
-    if not records:
-        raise InvalidRecordError(f"{partition}: the request has no records")
-    if len(records) > config.segment_bytes:
-        raise RecordListTooLargeError(
-            f"{partition}: {len(records)} bytes of records do not fit into a segment "
-            f"(segment.bytes={config.segment_bytes}): lower the producer's batch.size, or raise the topic's limit"
-        )
-    first = read_header(records)
-    if first.size > config.message_bytes_max and config.compression_type == "producer":
-        raise RecordTooLargeError(
-            f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes={config.message_bytes_max}: "
-            "lower the producer's batch.size, or raise the topic's limit"
-        )
-    data, headers = validate(records, config, now_ms, allow_transactional=allow_transactional, schemas=schemas)
-    return in_topic_codec(data, headers, config)
 
 
 def check_transactional(header: BatchHeader, partition: TopicPartition) -> None:
