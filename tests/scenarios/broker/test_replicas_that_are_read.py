@@ -315,8 +315,11 @@ async def test_deleting_records_waits_for_the_replicas_that_are_there():
         await pair.begin()
         for value in (b"a", b"b", b"c"):
             await append(broker, value)
-        pair.follows(3)
+        pair.follows(2)
         service = OffsetsService(broker.context)
+        (above,) = (await service.DeleteRecords(_delete(3, 1), None)).results
+        assert above.error.code == errors.OffsetOutOfRangeError.number, "the third record is not committed"
+        pair.follows(3)
         (late,) = (await service.DeleteRecords(_delete(1, 1), None)).results
         assert late.error.code == errors.RequestTimedOutError.number
         await until(lambda: pair.leader.log_start == 1)  # (what was begun is finished)

@@ -487,6 +487,18 @@ class TestPrepared:
             shard.ask(CompleteTransaction("t", token, not commit))
         assert shard.end(token, commit=commit) == (1_000, 1), "its producer goes on"
 
+    def test_the_token_of_an_earlier_transaction_completes_nothing(self) -> None:
+        shard = Shard()
+        token = self.prepared(shard)
+        shard.ask(CompleteTransaction("t", token, commit=True))
+        shard.mark()
+        owner = shard.end(token)
+        shard.add(owner, ONE)
+        shard.ask(PrepareTransaction("t", owner))
+        with pytest.raises(ProducerFencedError):
+            shard.ask(CompleteTransaction("t", token, commit=True))
+        assert shard.state() is S.ONGOING
+
     def test_what_timed_out_is_aborted_and_the_producer_goes_on(self) -> None:
         shard = Shard()
         producer = shard.init(timeout_ms=5_000)
