@@ -159,6 +159,32 @@ def test_a_transaction_whose_marker_was_truncated_is_open_from_the_batch_that_co
     assert again.producers.first_unstable_offset == second
 
 
+@pytest.mark.parametrize("kept", [0, 1], ids=["at the snapshot", "a batch behind it"])
+def test_a_truncation_and_a_start_after_it_find_the_same_transactions_open(kept: int) -> None:
+    """Found by a random history (test_compaction_with_cuts.py, seed 41): the truncation took a compacted batch before
+    the snapshot, or behind the new end, for a sign that a marker may be missing, and the start did not."""
+    ledger = TransactionalLedger(segment_bytes=400)
+    begun = ledger.send("deleted")
+    start = ledger.roll()
+    ledger.put(("key", "old"), ("filler", "." * 150))
+    named = ledger.roll()
+    ledger.put(("stays", "." * 50))
+    ledger.end(COMMIT)
+    ledger.put(("key", "newer" + "." * 150))
+    ledger.log.delete_records(start)
+    ledger.log.drop_segments_below_start()
+    ledger.clean_all()
+    assert [segment.base_offset for segment in ledger.log.segments][:2] == [start, named]
+    ledger.log.truncate_to(named + kept)  # an unclean election
+    assert (ledger.log.log_start_offset, ledger.log.log_end_offset) == (start, named + kept)
+    assert ledger.log.producers.first_unstable_offset == begun, "its marker is truncated"
+    ledger.log.flush()
+    assert ledger.open(ledger.fs.crash_clone()).producers.first_unstable_offset == begun
+    ledger.roll()
+    ledger.log.flush()
+    assert ledger.open(ledger.fs.crash_clone()).producers.first_unstable_offset == begun
+
+
 def test_a_damaged_log_keeps_the_open_transactions_of_the_snapshot() -> None:
     ledger, named, begun = grown(COMMIT)
     fs = ledger.fs.crash_clone()
@@ -170,7 +196,7 @@ def test_a_damaged_log_keeps_the_open_transactions_of_the_snapshot() -> None:
     file = fs.open(log.segments[-1].path, write=True)
     file.pwritev([b"\xff" * 17], 0)
     file.close()
-    correct_open_transactions(table, log.segments, notes)
+    correct_open_transactions(table, log.segments, log.log_end_offset, notes)
     assert table.first_unstable_offset == begun - 1
     assert "the open transactions are those of the producer snapshot" in notes[0]
 

@@ -351,7 +351,7 @@ def _batches_between(segments: Sequence[LogSegment], start: int, end: int) -> It
         if segment.base_offset >= end:
             break
         position = 0
-        was_loaded = segment.index.is_loaded
+        was_loaded = segment.index.columns is not None
         if segment.base_offset < start:
             place = segment.find_or_end(start)
             position = segment.size if place is None else place.position
@@ -410,7 +410,7 @@ def _begins_transaction(segments: Sequence[LogSegment], producer_id: int, offset
     if at < 0:
         return False
     segment = segments[at]
-    was_loaded = segment.index.is_loaded
+    was_loaded = segment.index.columns is not None
     place = segment.find_or_end(offset)
     if not was_loaded and segment is not segments[-1]:
         segment.unload_indexes()
