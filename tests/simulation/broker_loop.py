@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, StorageError
 from headrace_core.log.turns import Turn
-from headrace_core.log.writer import DirectoryWriter, TurnResult
+from headrace_core.log.writer import DirectoryWriter, _nothing
 from headrace_core.testing.crashing_fs import SimulatedCrash
 from headrace_core.testing.scheduler import Planned
 
@@ -266,29 +266,31 @@ class SimWriter(DirectoryWriter):
         super().__init__(*args, **options)
         self._thread = SimThread(self)  # type: ignore[assignment]
         self._thread_beside = SimThread(self)  # type: ignore[assignment]
-
-    def _leaves_room(self, turn: Turn) -> bool:
-        return all(isinstance(step, tuple) for step in turn.steps)
+        self._room_above_bytes = 0
 
     def thread_writes(self, turn: Turn) -> None:
-        begun = self._write_all(turn)
-        if isinstance(begun, TurnResult):
-            self._loop.call_soon_threadsafe(self._end_turn, turn, begun)
+        self._write(turn)
+        if turn.failure is not None:
+            self._loop.call_soon_threadsafe(self._end_turn, turn)
             return
-        if begun.written:
-            self._tell_written_soon(begun.written)
+        if turn.written:
+            self._loop.call_soon_threadsafe(self._tell_advanced, turn.written, _nothing)
         delay_ms = self._host.disk_delay_ms()
-        self._loop.call_later(delay_ms / 1_000, self._thread_forces, turn, begun, delay_ms)
+        self._loop.call_later(delay_ms / 1_000, self._thread_forces, turn, delay_ms)
 
-    def _thread_forces(self, turn: Turn, begun: Any, delay_ms: float) -> None:
-        result = super()._flush_all(turn, begun)
-        self._loop.call_soon_threadsafe(self._end_turn, turn, result._replace(sync_ms=delay_ms))
+    def _thread_forces(self, turn: Turn, delay_ms: float) -> None:
+        super()._flush(turn)
+        turn.sync_ms = delay_ms
+        self._loop.call_soon_threadsafe(self._end_turn, turn)
 
-    def _flush_all(self, turn: Turn, begun: Any) -> TurnResult:
+    def _flush(self, turn: Turn) -> None:
         """The method runs in the event loop."""
+        if turn.failure is not None:
+            return
         delay_ms = self._host.disk_delay_ms()
         self._loop.held_up(delay_ms)  # type: ignore[attr-defined]
-        return super()._flush_all(turn, begun)._replace(sync_ms=delay_ms)
+        super()._flush(turn)
+        turn.sync_ms = delay_ms
 
     def _failure_of(self, error: BaseException) -> StorageError:
         """A disk may fail; any other error is a bug, which the product would also treat as a failed disk."""

@@ -167,7 +167,7 @@ _entry_below = OffsetIndex.entry_below
     ("owner", "guard", "mutant", "suffixes"),
     [
         (reading, "check_slice", _unchecked, SEGMENTS),
-        (LogReader, "_check", lambda *_: True, SEGMENTS),
+        (LogReader, "_check_gaps", lambda *_: None, SEGMENTS),
         (LogSegment, "_check_times", lambda self: self.load_indexes(), INDEXES),
         (_Opening, "first_epoch", lambda self, segment: -1, ("log-start-offset-checkpoint",)),
         (OffsetIndex, "entry_below", _believed, INDEXES),

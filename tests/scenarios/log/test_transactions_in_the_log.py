@@ -20,7 +20,7 @@ from headrace_core.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog, partition_log
+from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog, reading
 from headrace_core.log.dump import AbortedLine, Note, Problem, dump
 from headrace_core.log.moving import LogCopy, Pace
 from headrace_core.log.scrubbing import scrub_segment
@@ -174,7 +174,7 @@ def test_a_read_searches_only_the_segments_that_concern_it(monkeypatch: pytest.M
         searched.append(len(data))
         return overlapping(data, start, end)
 
-    monkeypatch.setattr(partition_log, "overlapping", search)
+    monkeypatch.setattr(reading, "overlapping", search)
     assert [tuple(each) for each in log.aborted_transactions(3, 5)] == [(7, 0, 61, 62), (8, 3, 4, 0)]  # loads them
     searched.clear()
     assert [tuple(each) for each in log.aborted_transactions(3, 5)] == [(7, 0, 61, 62), (8, 3, 4, 0)]

@@ -20,6 +20,7 @@ from headrace_controller.cluster import brokers, elections
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
 from headrace_core.log import opening, partition_log
+from headrace_core.log.group import Group
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, ProducerTable
 from headrace_core.metadata import PartitionImage
@@ -214,16 +215,17 @@ def _load_no_table(fs: Any, directory: str, segments: Any, end: int, **given: An
     return ProducerTable(next_offset=end), snapshots, notes
 
 
-_add_part = PartitionLog._add_part
+_add_part = Group._add_part
 
 
-def _replicas_keep_no_table(self: PartitionLog, part: Any, group: Any, outcomes: Any, now_ms: int) -> None:
-    table, self.producers = self.producers, ProducerTable(next_offset=self.producers.next_offset)
+def _replicas_keep_no_table(self: Group, part: Any) -> None:
+    log = self._log
+    table, log.producers = log.producers, ProducerTable(next_offset=log.producers.next_offset)
     try:
-        _add_part(self, part, group, outcomes, now_ms)
+        _add_part(self, part)
     finally:
-        group.remembered.clear()
-        self.producers = table
+        part.remembered.clear()
+        log.producers = table
 
 
 _appended = LeaderReplica._appended
@@ -383,7 +385,7 @@ MUTANTS = (
     _mutant(
         "FollowersForgetProducers",
         "idempotence: a failover forgets who wrote what",
-        Patch(PartitionLog, "_add_part", _replicas_keep_no_table),
+        Patch(Group, "_add_part", _replicas_keep_no_table),
     ),
     _mutant(
         "LeavesTheLeadWithAFullDisk",

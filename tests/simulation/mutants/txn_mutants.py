@@ -26,7 +26,7 @@ from headrace_coordinator.transaction.transactions import TransactionsStateMachi
 from headrace_coordinator.transport import markers
 from headrace_coordinator.transport.markers import MarkerSender
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError
-from headrace_core.log import LogConfig, partition_log, transactions
+from headrace_core.log import LogConfig, group, transactions
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, Checked, ProducerEntry, ProducerTable
 from headrace_core.log.transactions import Marker, TransactionalAppend
@@ -434,9 +434,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("MarkersAlwaysCommit", "KIP-98: a marker carries the decision",
             Patch(leader_replica, "marker_batch", _always_commits)),
     _mutant("LateMarkersEnd", "KAFKA-17754: a late marker of the transaction before",
-            Patch(partition_log, "must_append", _late_markers_end), faults=MARKERS),
+            Patch(group, "must_append", _late_markers_end), faults=MARKERS),
     _mutant("OldMarkersEnd", "KIP-98: markers of older epochs are refused",
-            Patch(partition_log, "must_append", _old_markers_end), faults=MARKERS),
+            Patch(group, "must_append", _old_markers_end), faults=MARKERS),
     _mutant("MarkersAreAnsweredWhenAppended", "KIP-98: a marker is committed before its answer",
             Patch(LeaderReplica, "_appended", _answer_when_appended), faults=("marker_and_failover",)),
     _mutant("RepeatedMarkersAreAnsweredAtOnce", "KAFKA-19999: the first marker may not be committed yet",

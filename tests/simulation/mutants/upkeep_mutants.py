@@ -22,7 +22,7 @@ from headrace_core.log.directory import LOG_STARTS, LogDirectory
 from headrace_core.log.epochs import LeaderEpochs
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.turns import Turn
-from headrace_core.log.writer import DirectoryWriter, TurnResult
+from headrace_core.log.writer import DirectoryWriter
 from headrace_core.types import NO_EPOCH
 from tests.simulation.mutants.mutant import Mutant, Patch
 
@@ -127,16 +127,15 @@ def _epochs_begin_late(self: LeaderEpochs, epoch: int, start_offset: int) -> Non
 # -- turns of the writer -----------------------------------------------------------------------------------------------
 
 
-_write_all = DirectoryWriter._write_all
+_write_turn = DirectoryWriter._write
 
 
-def _answer_before_it_is_forced(self: DirectoryWriter, turn: Turn) -> Any:
-    begun = _write_all(self, turn)
-    if isinstance(begun, TurnResult):
-        return begun
-    for done, outcome in begun.outcomes:
-        self._loop.call_soon_threadsafe(done, outcome)
-    return begun._replace(outcomes=[])
+def _answer_before_it_is_forced(self: DirectoryWriter, turn: Turn) -> None:
+    _write_turn(self, turn)
+    if turn.failure is None:
+        for done, outcome in turn.outcomes:
+            self._loop.call_soon_threadsafe(done, outcome)
+        turn.outcomes = []
 
 
 def _mutant(name: str, breaks: str, *patches: Patch, hard: tuple[str, ...] = (), issue: int = 17) -> Mutant:
@@ -238,6 +237,6 @@ MUTANTS = (
     _mutant(
         "AnswersBeforeItForces",
         "group commit: acks=1 is told before its record is on the disk",
-        Patch(DirectoryWriter, "_write_all", _answer_before_it_is_forced),
+        Patch(DirectoryWriter, "_write", _answer_before_it_is_forced),
     ),
 )

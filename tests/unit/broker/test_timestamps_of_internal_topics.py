@@ -32,7 +32,7 @@ def stored(config: LogConfig, topic: str, timestamp_ms: int) -> int:
     data, headers = accept(batch, config, TopicPartition(topic, 0), NOW_MS)
     write = prepare(data, headers, config, base_offset=0, leader_epoch=1, now_ms=NOW_MS)
     (record,) = RecordIterator(b"".join(write.buffers))
-    assert record.timestamp_ms == write.max_timestamp_ms
+    assert record.timestamp_ms == write.info.max_timestamp_ms
     return record.timestamp_ms
 
 

@@ -28,11 +28,11 @@ from headrace_coordinator.transaction.messages import (
 from headrace_coordinator.transaction.state import PREPARING, ProducerIdentity, TransactionState
 from headrace_coordinator.transaction.transactions import TransactionSettings, TransactionsStateMachine
 from headrace_core.errors import ConcurrentTransactionsError, HeadraceError, InvalidProducerEpochError
-from headrace_core.log import partition_log, transactions
+from headrace_core.log import group, transactions
 from headrace_core.log.producer_state import ProducerEntry
 from headrace_core.log.transactions import Marker, TransactionalAppend
 from headrace_core.log.turns import Turn
-from headrace_core.log.writer import DirectoryWriter, TurnResult
+from headrace_core.log.writer import DirectoryWriter, _nothing
 from headrace_core.records import decode_batch, encode_batch, read_header, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
@@ -102,27 +102,24 @@ class ThreadlessWriter(DirectoryWriter):
         super().__init__(*args, **options)
         self._thread = LaterThread(self)  # type: ignore[assignment]
         self._thread_beside = LaterThread(self)  # type: ignore[assignment]
-
-    def _leaves_room(self, turn: Turn) -> bool:
-        return all(isinstance(step, tuple) for step in turn.steps)
+        self._room_above_bytes = 0
 
     def write_now(self, turn: Turn) -> None:
-        begun = self._write_all(turn)
-        if isinstance(begun, TurnResult):
-            self._loop.later(lambda: self._end_turn(turn, begun))
-            return
-        if begun.written:
-            self._tell_written_soon(begun.written)
-        self._loop.later(lambda: self._end_turn(turn, self._flush_all(turn, begun)))
+        self._write(turn)
+        if turn.written:
+            self._loop.call_soon_threadsafe(self._tell_advanced, turn.written, _nothing)
+        self._loop.later(lambda: self.flush_now(turn))
 
-    def _run_inline(self, turn: Turn) -> None:
-        if self._loop.rng.random() < ON_THREAD:
-            self._hand_over(turn)
-        else:
-            super()._run_inline(turn)
+    def flush_now(self, turn: Turn) -> None:
+        self._flush(turn)
+        self._end_turn(turn)
 
-    def _flush_all(self, turn: Turn, begun: Any) -> TurnResult:
-        return super()._flush_all(turn, begun)._replace(sync_ms=0.0)
+    def _needs_thread(self, turn: Turn) -> bool:
+        return super()._needs_thread(turn) or self._loop.rng.random() < ON_THREAD
+
+    def _flush(self, turn: Turn) -> None:
+        super()._flush(turn)
+        turn.sync_ms = 0.0
 
 
 def run_without_threads(seed: object, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -564,8 +561,8 @@ def _cancel_nothing(self: Any, producer_id: int, last_epoch: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("place", "name", "guardless", "version"),
     [
-        (partition_log, "must_append", _accept_late_markers, 2),
-        (partition_log, "must_append", _accept_former_coordinators, 1),
+        (group, "must_append", _accept_late_markers, 2),
+        (group, "must_append", _accept_former_coordinators, 1),
         (LeaderReplica, "_is_verified", _verify_nothing, 2),
         (Verifications, "cancelled_by_marker", _cancel_nothing, 1),
     ],

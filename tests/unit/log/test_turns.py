@@ -40,9 +40,9 @@ def _nobody(outcome: object) -> None:
     """No caller waits."""
 
 
-def plan(*entries: Entry, bytes_max: int = 1000, inline_bytes_max: int = 100) -> tuple[Turn, list[Entry]]:
+def plan(*entries: Entry, bytes_max: int = 1000) -> tuple[Turn, list[Entry]]:
     queue = deque(entries)
-    turn = plan_turn(queue, bytes_max=bytes_max, inline_bytes_max=inline_bytes_max)
+    turn = plan_turn(queue, bytes_max=bytes_max)
     return turn, list(queue)
 
 
@@ -58,14 +58,14 @@ def test_appends_to_a_log_are_one_write() -> None:
     a1, b1, a2, b2 = append(A), append(B), append(A), append(B)
     turn, left = plan(a1, b1, a2, b2)
     assert shape(turn) == [("write", A, [a1, a2]), ("write", B, [b1, b2])]
-    assert (turn.size, turn.is_heavy, left) == (40, False, [])
+    assert (turn.size, turn.appends, turn.has_actions, left) == (40, 4, False, [])
 
 
 def test_action_on_a_log_keeps_its_place_among_that_logs_appends_only() -> None:
     a1, b1, a2, b2, on_a = append(A), append(B), append(A), append(B), action(A)
     turn, _ = plan(a1, b1, on_a, a2, b2)
     assert shape(turn) == [("write", A, [a1]), ("write", B, [b1, b2]), on_a, ("write", A, [a2])]
-    assert turn.is_heavy
+    assert (turn.appends, turn.has_actions) == (4, True)
 
 
 def test_action_on_the_directory_keeps_its_place_among_all() -> None:
@@ -86,11 +86,6 @@ def test_turn_answers_a_bounded_number_of_requests() -> None:
     entries = [append(A, 1) if number % 2 else action(B) for number in range(TURN_ENTRIES_MAX + 1)]
     _, left = plan(*entries, bytes_max=10_000)
     assert left == entries[TURN_ENTRIES_MAX:]
-
-
-def test_turn_is_heavy_above_the_bound_for_the_loop() -> None:
-    assert not plan(append(A, 50), append(B, 50))[0].is_heavy
-    assert plan(append(A, 50), append(B, 51))[0].is_heavy
 
 
 def beside(*entries: Entry, busy: PartitionLog, bytes_max: int = 100) -> tuple[list[object], list[Entry]]:

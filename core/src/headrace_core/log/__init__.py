@@ -6,7 +6,7 @@ appends. ``dump`` reads a log's files without the classes ``PartitionLog`` and `
 
     files.py, descriptors.py                             the file system as an argument; a bounded number of descriptors
     segment.py, index.py, reading.py                     one segment and its indexes; reads by offset and time
-    partition_log.py                                     the log of one partition; several appends as one write
+    partition_log.py, segments.py, group.py              one log; the changes of its segments; appends as one write
     appending.py, replicated.py                          a producer's batches; the checks of a leader's batches (pure)
     opening.py, recovery.py                              after an unclean stop: torn tail or corruption
     epochs.py, checkpoints.py                            leader epochs; the small files and their checksums

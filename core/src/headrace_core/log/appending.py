@@ -7,8 +7,9 @@ only for LogAppendTime or where the topic's ``compression.type`` differs from th
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..config import LONG_MAX
@@ -30,20 +31,21 @@ from ..records import (
     read_header,
     recompress,
     validate_batches,
-    with_base,
     with_log_append_time,
     with_max_timestamps,
 )
+from ..records.batches import MAX_TIMESTAMP
 from ..records.compression import check_lz4_frame
+from ..records.types import COMPRESSION_MASK, LENGTH_PREFIX_BYTES
 from ..types import TimestampType
 from .config import LogConfig
 from .fencing import Fence
 from .files import Buffer
+from .index import BatchMeta
 from .producer_state import Remembered
-from .segment import BatchMeta
 from .transactions import Marker, TransactionalAppend
 
-_BASE_BYTES = 16
+_BASE = struct.Struct(">qii")  #: A batch's first 16 bytes: base offset, batch length, leader epoch.
 #: Maximum number of a batch's invalid records that an error lists; each record takes about 100 bytes of the response.
 FAULTS_MAX = 100
 
@@ -97,69 +99,17 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Write:
-    """Batches with their final offsets, which one write appends to a segment. ``prepare`` builds a Write for one
-    append; ``add`` combines several appends in an empty Write."""
+    """The batches of one append with their final offsets: what a write adds to a segment."""
 
-    __slots__ = (
-        "buffers",
-        "infos",
-        "log_append_time_ms",
-        "max_timestamp_ms",
-        "metas",
-        "next_offset",
-        "producers",
-        "remembered",
-        "size",
-    )
-
-    def __init__(
-        self,
-        buffers: list[Buffer],
-        metas: list[BatchMeta],
-        *,
-        size: int = 0,
-        next_offset: int = -1,
-        log_append_time_ms: int = -1,
-        max_timestamp_ms: int = -1,
-        producers: Sequence[tuple[BatchHeader, BatchMeta]] = (),
-    ) -> None:
-        self.buffers = buffers
-        self.metas = metas
-        self.size = size
-        self.next_offset = next_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.max_timestamp_ms = max_timestamp_ms
-        #: The batches with a producer id, each as (header that the producer sent, place in the log).
-        self.producers = producers
-        #: Outcomes of the appends that were added to this write, one for each append.
-        self.infos: list[AppendInfo] = []
-        #: Former entries of the producer table, which are restored if the write fails.
-        self.remembered: list[Remembered] = []
-
-    def add(self, other: Write, log_start_offset: int) -> None:
-        """Add the batches of one more append at the end."""
-        self.buffers += other.buffers
-        self.metas += other.metas
-        self.size += other.size
-        self.next_offset = other.next_offset
-        self.infos.append(
-            AppendInfo(
-                other.metas[0].base_offset,
-                other.next_offset,
-                other.log_append_time_ms,
-                other.size,
-                log_start_offset,
-                other.max_timestamp_ms,
-            )
-        )
-
-    def empty(self) -> Write:
-        """Return a copy of this Write and clear this Write."""
-        taken = Write(self.buffers, self.metas, size=self.size)
-        taken.infos, taken.remembered = self.infos, self.remembered
-        self.buffers, self.metas, self.infos, self.remembered, self.size = [], [], [], [], 0
-        return taken
+    buffers: list[Buffer]
+    metas: list[BatchMeta]
+    #: The batches with a producer id, each as (header that the producer sent, place in the log).
+    producers: list[tuple[BatchHeader, BatchMeta]]
+    info: AppendInfo  #: The outcome of the append once it is written.
+    #: Former entries of the producer table, which are restored if the write fails.
+    remembered: list[Remembered] = field(default_factory=list)
 
 
 def validate(
@@ -201,18 +151,15 @@ def validate(
             data, require_keys=config.cleanup_compact, earliest_ms=earliest_ms, latest_ms=latest_ms
         )
         raise
-    _check_frames(data, headers)
-    return with_max_timestamps(data, headers), headers
-
-
-def _check_frames(data: Buffer, headers: Sequence[BatchHeader]) -> None:
-    """Raise InvalidRecordError if Kafka's clients could not decompress a batch."""
-    position = 0
+    position, is_exact = 0, True
     for header in headers:
-        end = position + header.size
-        if header.compression is Compression.LZ4:
-            check_lz4_frame(memoryview(data)[position + HEADER_BYTES : end])
+        end = position + header.batch_length + LENGTH_PREFIX_BYTES
+        if header.attributes & COMPRESSION_MASK == Compression.LZ4:
+            check_lz4_frame(memoryview(data)[position + HEADER_BYTES : end])  # as Kafka's clients read it
+        if MAX_TIMESTAMP.unpack_from(data, position)[0] != header.max_timestamp_ms:
+            is_exact = False
         position = end
+    return data if is_exact else with_max_timestamps(data, headers), headers
 
 
 def _faults(data: Buffer, *, require_keys: bool, earliest_ms: int, latest_ms: int) -> tuple[tuple[int, str], ...]:
@@ -250,7 +197,7 @@ def in_topic_codec(
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
     """Recompress valid batches with the topic's codec, in any thread. Without a call of ``in_topic_codec``, ``prepare``
     recompresses the batches in the directory writer, while all other appends wait."""
-    wanted = topic_codec(config)
+    wanted = None if config.compression_type == "producer" else topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
         return data, headers
     view, position = memoryview(data), 0
@@ -264,7 +211,14 @@ def in_topic_codec(
 
 
 def prepare(
-    data: Buffer, headers: Sequence[BatchHeader], config: LogConfig, *, base_offset: int, leader_epoch: int, now_ms: int
+    data: Buffer,
+    headers: Sequence[BatchHeader],
+    config: LogConfig,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    log_start_offset: int = 0,
 ) -> Write:
     """Set the batches' offsets and leader epoch, and apply the topic's codec and timestamp type.
 
@@ -281,13 +235,12 @@ def prepare(
     latest_ms = -1
     offset = base_offset
     for header in headers:
-        end = position + header.size
-        batch: Buffer = view
-        at = position
-        batch_size = header.size
+        batch_size = header.batch_length + LENGTH_PREFIX_BYTES
+        batch = view[position : position + batch_size]
+        position += batch_size
         max_timestamp_ms = header.max_timestamp_ms
         if rewrite:
-            batch, at = _rewritten(view[position:end], header, config, append_time_ms), 0
+            batch = memoryview(_rewritten(batch, header, config, append_time_ms))
             batch_size = len(batch)
             if append_time_ms >= 0:
                 max_timestamp_ms = append_time_ms
@@ -298,8 +251,7 @@ def prepare(
                 "topic's limit"
             )
         last_offset = offset + header.last_offset_delta
-        buffers.append(with_base(batch, at, offset, leader_epoch))
-        buffers.append(memoryview(batch)[at + _BASE_BYTES : at + batch_size])
+        buffers += (_BASE.pack(offset, batch_size - LENGTH_PREFIX_BYTES, leader_epoch), batch[_BASE.size :])
         meta = BatchMeta(batch_size, offset, last_offset, max_timestamp_ms)
         metas.append(meta)
         if header.producer_id >= 0:
@@ -308,7 +260,6 @@ def prepare(
             latest_ms = max_timestamp_ms
         size += batch_size
         offset = last_offset + 1
-        position = end
     if position != len(view) or not metas:
         raise CorruptMessageError(
             f"the append has {len(view)} bytes of record batches, but the batches' headers account for {position} bytes"
@@ -318,15 +269,8 @@ def prepare(
             f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}: "
             "lower the producer's batch.size, or raise the topic's limit"
         )
-    return Write(
-        buffers,
-        metas,
-        size=size,
-        next_offset=offset,
-        log_append_time_ms=append_time_ms,
-        max_timestamp_ms=latest_ms,
-        producers=producers,
-    )
+    info = AppendInfo(base_offset, offset, append_time_ms, size, log_start_offset, latest_ms)
+    return Write(buffers, metas, producers, info)
 
 
 def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append_time_ms: int) -> Buffer:

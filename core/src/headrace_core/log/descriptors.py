@@ -79,21 +79,13 @@ class CachedFile:
         self._is_used = True
         return file
 
-    def _descriptor_to_write(self) -> File:
-        self._unsynced = True  # set the mark before taking the descriptor: see the docstring of the module
-        return self._descriptor()
-
     def size(self) -> int:
         return self._descriptor().size()
 
-    def pread(self, size: int, position: int) -> bytes:  # does the same as _descriptor(), but without the call
-        file = self._file
-        if file is None:
-            file = self._cache._reopen(self)
-        self._is_used = True
-        return file.pread(size, position)
+    def pread(self, size: int, position: int) -> bytes:
+        return self._descriptor().pread(size, position)
 
-    def pread_cached(self, size: int, position: int) -> bytes | None:
+    def pread_cached(self, size: int, position: int) -> bytes | None:  # without a call of _descriptor(), as pwritev
         file = self._file
         if file is None:
             file = self._cache._reopen(self)
@@ -101,11 +93,7 @@ class CachedFile:
         return file.pread_cached(size, position)
 
     def is_cached(self, size: int, position: int) -> bool:
-        file = self._file
-        if file is None:
-            file = self._cache._reopen(self)
-        self._is_used = True
-        return file.is_cached(size, position)
+        return self._descriptor().is_cached(size, position)
 
     def drop_cache(self, size: int, position: int) -> None:
         forget = getattr(self._file, "drop_cache", None)  # drop_cache is a hint that not every file supports
@@ -113,28 +101,19 @@ class CachedFile:
             forget(size, position)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        return self._descriptor_to_write().pwritev(buffers, position)
+        self._unsynced = True  # set the mark before taking the descriptor: see the docstring of the module
+        file = self._file
+        if file is None:
+            file = self._cache._reopen(self)
+        self._is_used = True
+        return file.pwritev(buffers, position)
 
     def truncate(self, size: int) -> None:
-        self._descriptor_to_write().truncate(size)
+        self._unsynced = True
+        self._descriptor().truncate(size)
 
     def sync(self) -> None:
-        file = self._begin_sync()
-        try:
-            file.sync()
-        except BaseException:
-            self._unsynced = True
-            raise
-        self._end_sync()
-
-    def _begin_sync(self) -> File:
-        file = self._descriptor()
-        self._unsynced = False  # writes after this line need another sync
-        return file
-
-    def _end_sync(self) -> None:
-        if self._is_held:
-            self._cache._take_back(self)
+        self._cache.sync_files((self,))
 
     def start_writeback(self, position: int, size: int) -> None:
         self._descriptor().start_writeback(position, size)
@@ -336,16 +315,24 @@ class DescriptorCache:
             self._files.pop(path, None)
 
     def sync_files(self, files: Sequence[File]) -> None:
+        cached = [file for file in files if isinstance(file, CachedFile)]
+        found: list[File] = []
         try:
-            self._fs.sync_files([file._begin_sync() if isinstance(file, CachedFile) else file for file in files])
-        except BaseException:
             for file in files:
-                if isinstance(file, CachedFile):
-                    file._unsynced = True
+                if not isinstance(file, CachedFile):
+                    found.append(file)
+                    continue
+                found.append(file._file or self._reopen(file))
+                file._is_used = True
+                file._unsynced = False  # writes after this line need another sync
+            self._fs.sync_files(found)
+        except BaseException:
+            for file in cached:
+                file._unsynced = True
             raise
-        for file in files:
-            if isinstance(file, CachedFile):
-                file._end_sync()
+        for file in cached:
+            if file._is_held:
+                self._take_back(file)
 
     def file_size(self, path: str) -> int:
         return self._fs.file_size(path)

@@ -33,10 +33,10 @@ from .checkpoints import PARTITION_METADATA, decode_checkpoint, read_partition_m
 from .contents import Kind, kind_of, log_directories_in, partitions_in, recovery_point_of, segments_in
 from .epochs import LEADER_EPOCH_FILE, EpochStart, parse_epochs
 from .files import File, FileSystem, RealFileSystem, read_file
-from .index import OFFSET_ENTRY, TIME_ENTRY
+from .index import OFFSET_ENTRY, TIME_ENTRY, BatchMeta
 from .producer_state import SNAPSHOT_SUFFIX, ProducerTable, is_torn_snapshot
 from .recovery import Scan, Verdict, find_sound_batch, is_cut_short, judge, scan
-from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from .txn_index import ABORTED_ENTRY, TXN_INDEX_SUFFIX, check_entries
 
 

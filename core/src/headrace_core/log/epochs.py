@@ -56,7 +56,7 @@ class LeaderEpochs:
         self._stored: tuple[EpochStart, ...] | None = ()
         #: Whether the file still has epochs that a truncation removed from the log. ``catch_up`` writes the epoch file
         #: before the log writes its next batch.
-        self._is_behind = False
+        self.is_behind = False
 
     def load(self) -> bool:
         """Read the checkpoint. When the file is missing or damaged, return False without entries: the checkpoint must
@@ -74,6 +74,12 @@ class LeaderEpochs:
         self.is_checksummed = found.has_checksum
         self.entries = self._stored = entries
         return True
+
+    @property
+    def known(self) -> tuple[EpochStart, ...] | None:
+        """The entries that every batch must match; None: the epochs of the batches are unknown, because the file is
+        Kafka's, or the log was truncated at its start."""
+        return (self.entries or None) if self.is_checksummed else None
 
     @property
     def latest_epoch(self) -> int:
@@ -96,7 +102,7 @@ class LeaderEpochs:
             write_checkpoint(self._fs, self._path, lines, has_checksum=self.is_checksummed)
             self._stored = entries
         self.entries = entries
-        self._is_behind = False
+        self.is_behind = False
 
     def restore(self, entries: Iterable[EpochStart]) -> None:
         """Set all entries like ``replace``, but ignore a full disk; used while a log is opened. The next change of the
@@ -136,13 +142,12 @@ class LeaderEpochs:
             if isinstance(error, OSError) and error.errno not in NO_SPACE:
                 raise
             logger.warning("cannot write %s (%s); trying again before the next batch", self._path, error)
-            self.entries, self._is_behind = entries, True
+            self.entries, self.is_behind = entries, True
 
     def catch_up(self) -> None:
-        """Write the checkpoint file if it is out of date. The log writes a changed epoch file before each append,
+        """Write the checkpoint file, if it ``is_behind``. The log writes a changed epoch file before each append,
         because the file must not keep epochs that a truncation removed from the log."""
-        if self._is_behind:
-            self.replace(self.entries)
+        self.replace(self.entries)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the entries below ``start_offset``, the new log start. The epoch of the last record below

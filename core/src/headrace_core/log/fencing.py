@@ -93,7 +93,7 @@ def largest_epoch(segments: Sequence[LogSegment]) -> int:
     """Find the largest shard epoch in a log, which is the last shard epoch in the log. The search reads batch headers
     from the end backwards; a search in a shard's log reads some KiB. CorruptLogError, OSError."""
     for segment in reversed(segments):
-        was_loaded = segment.index.is_loaded
+        was_loaded = segment.index.columns is not None
         end = segment.size
         while end > 0:
             segment.load_indexes()

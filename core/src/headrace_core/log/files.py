@@ -218,27 +218,20 @@ class RealFile:
         return True
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        if len(buffers) <= IOV_MAX:
-            return self._pwritev(buffers, position)
         total = 0
         for first in range(0, len(buffers), IOV_MAX):
-            total += self._pwritev(buffers[first : first + IOV_MAX], position + total)
+            some = buffers if len(buffers) <= IOV_MAX else buffers[first : first + IOV_MAX]
+            size = sum(map(len, some))
+            written = os.pwritev(self._fd, some, position + total)
+            if written < size:  # a short write is rare (2 GiB limit, a signal, a disk that fills up)
+                rest = memoryview(b"".join(some))
+                while written < size:
+                    more = os.pwrite(self._fd, rest[written:], position + total + written)
+                    if more == 0:
+                        raise OSError(errno.EIO, "write returned 0", self.path)
+                    written += more
+            total += size
         return total
-
-    def _pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        size = 0
-        for buffer in buffers:
-            size += len(buffer)
-        written = os.pwritev(self._fd, buffers, position)
-        if written == size:
-            return size
-        rest = memoryview(b"".join(buffers))  # a short write is rare (2 GiB limit, a signal, a disk that fills up)
-        while written < size:
-            more = os.pwrite(self._fd, rest[written:], position + written)
-            if more == 0:
-                raise OSError(errno.EIO, "write returned 0", self.path)
-            written += more
-        return size
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -27,10 +27,11 @@ import sys
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..errors import CorruptLogError, ServerBusyError
+from ..records import BatchHeader
 from .files import File, FileSystem, full_disk_tolerated, read_file
 
 OFFSET_ENTRY = struct.Struct(">II")
@@ -58,6 +59,61 @@ class IndexEntry(NamedTuple):
 
     position: int
     last_offset: int
+
+
+class BatchMeta(NamedTuple):
+    """The properties of an appended batch that a segment records in its indexes and totals."""
+
+    size: int
+    base_offset: int
+    last_offset: int
+    #: Largest timestamp of the batch's records; -1 when compaction has removed all records, although the header keeps a
+    #: timestamp.
+    max_timestamp_ms: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> BatchMeta:
+        """Make a BatchMeta from the header of a batch in a log, on this broker or on the leader."""
+        latest_ms = header.max_timestamp_ms if header.record_count else -1
+        return cls(header.size, header.base_offset, header.last_offset, latest_ms)
+
+
+_PLAN_FIELDS = 4  #: Numbers of one entry in an IndexPlan.
+
+
+class IndexPlan:
+    """The index entries that appends of a segment's batches would write, collected batch by batch (Kafka's
+    LogSegment.append). The entries need little memory; a segment of small batches may have ten million batches."""
+
+    __slots__ = ("_entries", "_entries_max", "_interval_bytes", "first_timestamp_ms", "largest", "since", "size")
+
+    def __init__(self, base_offset: int, interval_bytes: int, entries_max: int) -> None:
+        self._interval_bytes = interval_bytes
+        self._entries_max = entries_max
+        self._entries = array("q")
+        self.size = 0  #: Bytes of all batches.
+        self.since = 0  #: Bytes from the batch of the last entry on.
+        self.largest = TimestampOffset(-1, base_offset)
+        self.first_timestamp_ms: int | None = None
+
+    def add(self, batch: BatchMeta) -> None:
+        size, _, last_offset, max_timestamp_ms = batch
+        if max_timestamp_ms > self.largest.timestamp_ms:
+            self.largest = TimestampOffset(max_timestamp_ms, last_offset)
+        if self.size == 0 and max_timestamp_ms >= 0:
+            self.first_timestamp_ms = max_timestamp_ms
+        if self.since > self._interval_bytes:
+            if len(self._entries) < _PLAN_FIELDS * self._entries_max:
+                self._entries.extend((last_offset, self.size, *self.largest))
+            self.since = 0
+        self.size += size
+        self.since += size
+
+    def entries(self) -> Iterator[tuple[int, int, TimestampOffset]]:
+        """(last offset of a batch, its position, largest timestamp up to the batch) of each entry."""
+        values = iter(self._entries)
+        for last_offset, position, timestamp_ms, offset in zip(*[values] * _PLAN_FIELDS, strict=True):
+            yield last_offset, position, TimestampOffset(timestamp_ms, offset)
 
 
 class IndexFile:
@@ -208,8 +264,10 @@ class _SparseIndex:
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset
         self.entries_max = size_max_bytes // self._entry.size
+        #: Number of entries after which the segment is sealed.
+        self.full_at = self.entries_max - self._kept_for_seal
         self.file = IndexFile(fs, path, self._entry.size)
-        self._entries: tuple[array[int], array[int]] | None = None
+        self.columns: tuple[array[int], array[int]] | None = None  #: None until ``loaded``.
         self._changes = 0  #: Number of times that the entries were replaced, so that no reader stores older entries.
 
     @staticmethod
@@ -228,7 +286,7 @@ class _SparseIndex:
     def _store(self, entries: tuple[array[int], array[int]]) -> None:
         with STORING:
             self._changes += 1
-            self._entries = entries
+            self.columns = entries
 
     def start_empty(self) -> None:
         """Start a rebuild."""
@@ -238,7 +296,7 @@ class _SparseIndex:
     def loaded(self) -> tuple[array[int], array[int]]:
         """Return the columns; reads the file if the columns are not loaded. Raises CorruptLogError for a file that is
         not an index."""
-        while (entries := self._entries) is None:
+        while (entries := self.columns) is None:
             changes = self._changes
             try:
                 data = self.file.read()
@@ -246,25 +304,21 @@ class _SparseIndex:
                 data = b""
             entries = self._parse(data, self.file.path)
             with STORING:
-                if self._entries is None and self._changes == changes:
-                    self._entries = entries
+                if self.columns is None and self._changes == changes:
+                    self.columns = entries
                     self.file.has(len(data))
         return entries
 
     def unload(self) -> None:
         """Free the columns of a sealed segment; the next use of the index loads them."""
-        self._entries = None
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._entries is not None
+        self.columns = None
 
     def __len__(self) -> int:
         return len(self.loaded()[0])
 
     @property
     def is_full(self) -> bool:
-        return len(self.loaded()[0]) >= self.entries_max - self._kept_for_seal
+        return len(self) >= self.full_at
 
 
 class OffsetIndex(_SparseIndex):
@@ -344,7 +398,7 @@ class TimeIndex(_SparseIndex):
         timestamps, offsets = self.loaded()
         if timestamp_ms < 0 or (timestamps and timestamp_ms <= timestamps[-1]):
             return
-        if len(timestamps) >= (self.entries_max if sealing else self.entries_max - self._kept_for_seal):
+        if len(timestamps) >= (self.entries_max if sealing else self.full_at):
             return
         relative = offset - self.base_offset
         assert 0 <= relative <= RELATIVE_OFFSET_MAX, f"{self.file.path}: offset {offset} is out of the segment's range"

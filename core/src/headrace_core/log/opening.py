@@ -25,6 +25,7 @@ from ..types import NO_EPOCH
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import NO_SPACE, FileSystem
+from .index import BatchMeta, IndexPlan
 from .producer_files import snapshots_in
 from .progress import OpeningMeter
 from .recovery import Scan, Verdict, is_cut_short, judge, scan
@@ -33,8 +34,6 @@ from .segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
-    BatchMeta,
-    IndexPlan,
     LogSegment,
     segment_name,
     show_compaction,

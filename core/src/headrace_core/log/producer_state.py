@@ -39,6 +39,7 @@ from crc32c import crc32c
 
 from ..errors import CorruptLogError
 from ..records import BatchHeader, Buffer
+from ..records.types import TRANSACTIONAL_BIT
 from .txn_index import AbortedTransaction
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -136,14 +137,6 @@ class ProducerEntry:
     def last_batch(self) -> ProducerBatch | None:
         return self.batches[-1] if self.batches else None
 
-    def move_to_epoch(self, epoch: int) -> None:
-        """Start a new producer epoch with new sequences."""
-        if epoch != self.epoch:
-            # Clear the batches first: ``snapshot_at``, in another thread, must not pair old batches with the new epoch.
-            self.batches = ()
-            self.epoch = epoch
-            self.is_cut_short = False
-
     def pack(self) -> bytes:
         packed = self.packed
         if packed is None:
@@ -226,7 +219,7 @@ class ProducerTable:
                     f"epoch {entry.epoch}"
                 ),
             )
-        if entry.transaction_first_offset is not None and not header.is_transactional:
+        if entry.transaction_first_offset is not None and not header.attributes & TRANSACTIONAL_BIT:
             return Checked(
                 Check.NOT_IN_TRANSACTION,
                 why=(
@@ -244,12 +237,12 @@ class ProducerTable:
                     f"{header.base_sequence}, but must be 0"
                 ),
             )
-        last = entry.last_batch
-        expected = 0 if last is None else sequence_after(last.last_sequence)
+        batches = entry.batches
+        expected = (batches[-1].last_sequence + 1) & SEQUENCE_MAX if batches else 0
         if header.base_sequence == expected:
             return _NEXT
         last_sequence = sequence_after(header.base_sequence, header.last_offset_delta)
-        for batch in entry.batches:
+        for batch in batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):
                 return Checked(Check.DUPLICATE, batch)
         return Checked(
@@ -274,14 +267,10 @@ class ProducerTable:
             return
         timestamp_ms = header.max_timestamp_ms if max_timestamp_ms is None else max_timestamp_ms
         entry = self._entry(header, timestamp_ms)
-        batch = ProducerBatch(
-            sequence_after(header.base_sequence, header.last_offset_delta),
-            last_offset,
-            header.last_offset_delta,
-            timestamp_ms,
-        )
+        delta = header.last_offset_delta
+        batch = ProducerBatch((header.base_sequence + delta) & SEQUENCE_MAX, last_offset, delta, timestamp_ms)
         entry.batches = (*entry.batches[1 - BATCHES_KEPT :], batch)
-        if header.is_transactional and entry.transaction_first_offset is None:
+        if header.attributes & TRANSACTIONAL_BIT and entry.transaction_first_offset is None:
             entry.transaction_first_offset = base_offset
             open_ones, ended_ones = self._undecided
             self._undecided = ((*open_ones, Undecided(base_offset, header.producer_id)), ended_ones)
@@ -318,7 +307,10 @@ class ProducerTable:
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
-        entry.move_to_epoch(header.producer_epoch)
+        if header.producer_epoch != entry.epoch:  # a new epoch has new sequences
+            # Clear the batches first: ``snapshot_at``, in another thread, must not pair old batches with the new epoch.
+            entry.batches, entry.is_cut_short = (), False
+            entry.epoch = header.producer_epoch
         entry.last_timestamp_ms = timestamp_ms
         entry.appended_ms = self.local_ms
         entry.packed = None
@@ -478,7 +470,7 @@ class ProducerTable:
         """
         found: list[bytes] = []
         for entry in list(self._entries.values()):
-            epoch = entry.epoch  # first, see ``move_to_epoch``
+            epoch = entry.epoch  # first, see ``_entry``
             batches, first_offset = entry.batches, entry.transaction_first_offset
             below = tuple(batch for batch in batches if batch.last_offset < offset)
             if below or not batches:

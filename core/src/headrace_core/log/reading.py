@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import heapq
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, overload
 
 from ..errors import (
     CorruptLogError,
@@ -41,16 +41,20 @@ from ..records import (
     without_position,
 )
 from ..types import TopicPartition
-from .epochs import EpochStart
+from .epochs import EpochStart, LeaderEpochs
+from .files import FileSystem
 from .index import TimestampOffset
+from .producer_files import aborted_by_segment, snapshots_in
+from .producer_state import ProducerTable
 from .segment import IndexMismatchError, LogSegment, Place, show_compaction
-from .txn_index import AbortedTransaction
+from .txn_index import AbortedTransaction, overlapping, pack_entries, read_entries
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PLACES_MAX = 128
+#: Maximum number of remembered positions of one log.
+PLACES_MAX = 256
 #: Maximum number of attempts of one read: the first, one after an error that shows damage, and two after the rebuilt
 #: indexes of two segments.
 _READS_MAX = 4
@@ -68,30 +72,13 @@ class ReadResult(NamedTuple):
     aborted: Sequence[AbortedTransaction] = ()
 
 
+Places = dict[int, tuple[LogSegment, int]]  #: (segment, position) by base offset.
+
+
 class FoundTimestamp(NamedTuple):
     timestamp_ms: int
     offset: int
     leader_epoch: int
-
-
-class _Places:
-    """Positions of the last read or appended batches, by base offset. To discard remembered positions, the log replaces
-    the object, so that a concurrent reader writes into the discarded object."""
-
-    __slots__ = ("_before", "_now")
-
-    def __init__(self) -> None:
-        self._now: dict[int, tuple[LogSegment, int]] = {}
-        self._before: dict[int, tuple[LogSegment, int]] = {}
-
-    def put(self, offset: int, segment: LogSegment, position: int) -> None:
-        if len(self._now) >= _PLACES_MAX:
-            self._before, self._now = self._now, {}
-        self._now[offset] = (segment, position)
-
-    def get(self, offset: int, segment: LogSegment) -> int | None:
-        found = self._now.get(offset) or self._before.get(offset)
-        return found[1] if found is not None and found[0] is segment else None
 
 
 class LogReader:
@@ -99,18 +86,34 @@ class LogReader:
 
     def __init__(
         self,
+        fs: FileSystem,
+        directory: str,
         topic_partition: TopicPartition,
         segments: tuple[LogSegment, ...],
+        epochs: LeaderEpochs,
+        producers: ProducerTable,
         log_start_offset: int,
         log_end_offset: int,
     ) -> None:
+        self._fs = fs
+        self.directory = directory
         self.topic_partition = topic_partition
+        #: The log's segments, oldest first; the last segment is the active one. Empty when the log is closed. The tuple
+        #: is replaced as a whole.
+        self.segments = segments
+        self.epochs = epochs
+        #: The producer table: the state of each producer that wrote to this log; only the directory writer changes the
+        #: table.
+        self.producers = producers
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset  #: The offset after the last record written to the log.
         #: Count of a log's truncations: it grows by one when a truncation begins, and by one when the truncation ends.
         self.cuts = 0
-        self._segments = segments
-        self._places = _Places()
+        #: Positions of the last read or appended batches: (segment, position) by base offset. To discard them, the log
+        #: replaces the dict, so that a concurrent reader writes into the discarded one.
+        self.places: Places = {}
+        #: The pair (all segments, segments whose transaction indexes may have entries).
+        self._known_with_aborted: tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]] = (), ()
         self._warm: tuple[LogSegment, ...] = ()
         self._was_compacted = False  #: Whether a compaction gap was found in this log.
 
@@ -120,15 +123,6 @@ class LogReader:
             f"the log of {self.topic_partition} is closed: it was deleted, or the broker is stopping"
         )
 
-    @property
-    def segments(self) -> tuple[LogSegment, ...]:
-        """The log's segments, oldest first; the last segment is the active one."""
-        return self._segments
-
-    def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        """Return the epoch checkpoint's entries; None if the entries are unknown, so that epochs are not checked."""
-        return None
-
     def may_have_gaps(self) -> bool:
         """Whether a segment may end below the base offset of the next segment."""
         return True
@@ -136,7 +130,7 @@ class LogReader:
     def was_compacted(self) -> bool:
         """Whether any sealed segment has a gap. ``was_compacted`` may read all headers; it is called before missing
         records are reported. Raises CorruptLogError."""
-        self._was_compacted = self._was_compacted or show_compaction(self._segments[:-1])
+        self._was_compacted = self._was_compacted or show_compaction(self.segments[:-1])
         return self._was_compacted
 
     # ---------------------------------------------------------------- by offset
@@ -144,7 +138,7 @@ class LogReader:
     def first_offset_from(self, offset: int) -> int:
         """Return ``offset`` if a batch contains it, else the base offset of the next batch, else the log end offset.
         (No batch contains an offset whose batch compaction has removed.) Raises CorruptLogError."""
-        segments = self._segments
+        segments = self.segments
         for number, segment in enumerate(segments):
             if number + 1 < len(segments) and segments[number + 1].base_offset <= offset:
                 continue
@@ -196,7 +190,7 @@ class LogReader:
             raise self._unless_cut(error, cuts) from error
 
     def _doubt(self, mismatch: IndexMismatchError, cuts: int) -> None:
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.index.file.path in mismatch.message:
                 try:
                     segment.distrust_indexes(mismatch.message)
@@ -213,7 +207,7 @@ class LogReader:
         return OffsetNotAvailableError(f"{self.topic_partition} was truncated during the read: read again")
 
     def _read(self, offset: int, max_bytes: int, up_to: int | None, *, wait: bool) -> ReadResult | None:
-        cuts, places, segments = self.cuts, self._places, self._segments
+        cuts, places, segments = self.cuts, self.places, self.segments
         if not segments:
             raise self.closed_error()
         end_offset = self.log_end_offset
@@ -226,51 +220,48 @@ class LogReader:
             )
         if offset >= up_to:
             return ReadResult(b"", offset)
-        at = bisect_right(segments, offset, key=_base_offset) - 1
+        at = len(segments) - 1
+        if offset < segments[at].base_offset:
+            at = bisect_right(segments, offset, key=_base_offset) - 1
         while 0 <= at < len(segments):
             segment = segments[at]
             following = segments[at + 1].base_offset if at + 1 < len(segments) else None
-            if not wait and not segment.index.is_loaded:
+            if not wait and segment.index.columns is None:
                 return None
-            self._keep_warm(segment, is_active=following is None)
-            position = self._position_of(offset, segment, places)
-            if position is not None:
-                return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait, places)
+            if following is not None and segment not in self._warm:
+                self._keep_warm(segment)
+            known = places.get(offset)
+            if known is None or known[0] is not segment:
+                place = segment.find_by_index(offset)
+                known = None if place is None else (segment, place.position)
+            if known is not None:
+                return self._read_segment(segment, following, known[1], offset, max_bytes, up_to, wait, places)
             if following is not None:
                 self._check_end(segment, following)
             at += 1  # compaction has removed the segment's records at and above the offset
         if cuts % 2 or self.cuts != cuts:
             raise self._cut_error()
-        if self._segments is not segments:  # a new segment was begun after the lookup
+        if self.segments is not segments:  # a new segment was begun after the lookup
             return self._read(offset, max_bytes, up_to, wait=wait)
         return ReadResult(b"", up_to)  # the log was cut in a gap, so the log ends above its last batch
 
-    def _position_of(self, offset: int, segment: LogSegment, places: _Places) -> int | None:
-        """Return the position of the batch that contains ``offset``; None when every batch of the segment ends below
-        ``offset``."""
-        position = places.get(offset, segment)
-        if position is not None:
-            return position
-        place = segment.find_by_index(offset)
-        return None if place is None else place.position
-
-    def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
+    def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: Places) -> int:
         """Return the position of the first batch that has a record at or above ``up_to``. ``following``: the next
         segment's base offset."""
         # Read the size before the search: batches that are appended after the read of the size must not be returned.
         size = segment.size
         if following is not None and up_to >= following:
             return size
-        position = places.get(up_to, segment)
-        if position is not None:
-            return position
+        known = places.get(up_to)
+        if known is not None and known[0] is segment:
+            return known[1]
         place = segment.find_by_index(up_to)
         if place is None:
-            places.put(up_to, segment, size)
+            places[up_to] = segment, size
             return size
         position, header = place
         # A batch whose position is cached was appended or checked recently, so its offsets need no check.
-        if places.get(header.base_offset, segment) != position:
+        if places.get(header.base_offset) != (segment, position):
             after = position + header.size
             if after < segment.size:
                 next_offset = segment.header_at(after).base_offset
@@ -292,9 +283,12 @@ class LogReader:
         max_bytes: int,
         up_to: int,
         wait: bool,
-        places: _Places,
+        places: Places,
     ) -> ReadResult | None:
-        data_end = end = self._end_of(up_to, segment, following, places)
+        known = places.get(up_to) if following is None else None
+        if known is None or known[0] is not segment:
+            known = segment, self._end_of(up_to, segment, following, places)
+        data_end = end = known[1]
         next_offset = up_to if following is None else min(up_to, following)
         if end <= position:
             # Return no records: the batch at ``position`` does not lie below ``up_to``, or a compaction has just
@@ -313,31 +307,34 @@ class LogReader:
                 f"{segment.path}: {end - position} bytes expected at position {position}, the file has only "
                 f"{len(records)}"
             )
-        is_exact = self._check(records, segment, following, position, offset, next_offset)
+        # Get the epoch entries after the read: the log writes an epoch entry before the batches of the epoch.
+        entries = self.epochs.known
+        verdict = check_slice(records, offset, next_offset, entries)
+        is_exact = verdict == SLICE_EXACT
+        if not is_exact:
+            self._check_gaps(verdict, entries, records, segment, following, position, offset, next_offset)
         # The next batch's header alone does not prove that compaction removed the offsets before the batch, so the
         # reader continues directly after the returned records.
         if not is_exact and end < data_end:
             next_offset = _end_offset(records)
-        places.put(next_offset, segment, end)
+        if len(places) >= PLACES_MAX:
+            places.clear()
+        places[next_offset] = segment, end
         return ReadResult(records, next_offset)
 
-    def _check(
+    def _check_gaps(
         self,
+        verdict: int,
+        entries: Sequence[EpochStart] | None,
         records: bytes,
         segment: LogSegment,
         following: int | None,
         position: int,
         offset: int,
         next_offset: int,
-    ) -> bool:
-        """Raise CorruptLogError unless ``records``, read at ``position``, are undamaged batches, the first batch ends
-        at or above ``offset``, and all batches end below ``next_offset``. Returns False when the offsets have a gap
-        before ``next_offset``."""
-        # Get the epoch entries after the read: the log writes an epoch entry before the batches of the epoch.
-        entries = self.known_epochs()
-        verdict = check_slice(records, offset, next_offset, entries)
-        if verdict == SLICE_EXACT:
-            return True
+    ) -> None:
+        """Raise CorruptLogError if ``verdict``, of ``check_slice``, is a fault of ``records``, which were read at
+        ``position``, or if their offsets have a gap that no compaction left."""
         if verdict >= 0:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
@@ -352,7 +349,6 @@ class LogReader:
             )
         if following is not None and position + len(records) == segment.size:
             self._check_end(segment, following)
-        return False
 
     def _check_end(self, segment: LogSegment, following: int) -> None:
         """Raise MissingRecordsError if the segment ends below the base offset of the next segment, because a part of
@@ -377,9 +373,9 @@ class LogReader:
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
         # First get the cache of batch positions: if the log is truncated during the search, the found positions must go
         # into the discarded cache.
-        places, end_offset = self._places, self.log_end_offset
+        places, end_offset = self.places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
-        segments = self._segments
+        segments = self.segments
         for number, segment in enumerate(segments):
             if segment.base_offset >= up_to:
                 return None
@@ -389,7 +385,8 @@ class LogReader:
                 self._check_end(segment, following)
             if segment.size == 0 or largest.timestamp_ms < timestamp_ms:
                 continue
-            self._keep_warm(segment, is_active=following is None)
+            if following is not None:
+                self._keep_warm(segment)
             start = segment.floor(timestamp_ms)
             if segment.base_offset < self.log_start_offset:
                 from_start = segment.find_or_end(self.log_start_offset)
@@ -409,9 +406,9 @@ class LogReader:
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
         # First get the cache of batch positions: if the log is truncated during the search, the found positions must go
         # into the discarded cache.
-        places, end_offset = self._places, self.log_end_offset
+        places, end_offset = self.places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
-        segments = self._segments
+        segments = self.segments
         followings = [segment.base_offset for segment in segments[1:]] + [None]
         #: Heap of candidate batches, latest timestamp first: (-timestamp, index of the segment, offset, whether the
         #: search read every batch).
@@ -436,7 +433,8 @@ class LogReader:
         while candidates:
             negative_ms, number, offset, is_exact = heapq.heappop(candidates)
             segment, following = segments[number], followings[number]
-            self._keep_warm(segment, is_active=following is None)
+            if following is not None:
+                self._keep_warm(segment)
             found = self._first_record(segment, following, segment.find(offset), -negative_ms)
             if found is not None:
                 return found
@@ -479,7 +477,10 @@ class LogReader:
             next_offset = segment.header_at(end).base_offset
         else:
             next_offset = self.log_end_offset if following is None else following
-        self._check(batch, segment, following, position, header.base_offset, next_offset)
+        entries = self.epochs.known
+        verdict = check_slice(batch, header.base_offset, next_offset, entries)
+        if verdict != SLICE_EXACT:
+            self._check_gaps(verdict, entries, batch, segment, following, position, header.base_offset, next_offset)
         for record in self._records(segment, place, batch):
             if record.timestamp_ms >= timestamp_ms:
                 return FoundTimestamp(record.timestamp_ms, record.offset, header.leader_epoch)
@@ -495,19 +496,166 @@ class LogReader:
                 f"{without_position(error.message)}"
             ) from error
 
+    # ---------------------------------------------------------------- transactions
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """End of the records for read_committed consumers: the start of the first transaction that is open, or whose
+        marker is not committed. If no transaction is open or undecided, the last stable offset is the high watermark.
+        Any thread."""
+        stable_offset = self.producers.last_stable_offset(high_watermark)
+        if stable_offset == high_watermark:
+            return high_watermark
+        return max(stable_offset, min(self.log_start_offset, high_watermark))
+
+    @overload
+    def read_committed(self, offset: int, max_bytes: int, high_watermark: int) -> ReadResult: ...
+
+    @overload
+    def read_committed(self, offset: int, max_bytes: int, high_watermark: int, *, wait: bool) -> ReadResult | None: ...
+
+    def read_committed(
+        self, offset: int, max_bytes: int, high_watermark: int, *, wait: bool = True
+    ) -> ReadResult | None:
+        """Read like ``read``, up to the last stable offset, with the aborted transactions among the records. The last
+        stable offset, the records and the aborted transactions are of the same state of the log. The read is repeated
+        if a compaction, a deletion or a roll changed the segments during the read. Raises OffsetNotAvailableError if
+        the log was truncated during the read. Any thread."""
+        while True:
+            cuts, segments = self.cuts, self.segments
+            found = self.read(offset, max_bytes, self.last_stable_offset(high_watermark), wait=wait)
+            if found is None:
+                return None
+            aborted = self.aborted_transactions(offset, found.next_offset, wait=wait) if found.records else []
+            if aborted is None:
+                return None
+            if cuts % 2 or self.cuts != cuts:
+                raise self._cut_error()
+            if self.segments is segments:
+                return found._replace(aborted=aborted) if aborted else found
+
+    def committed_to(self, high_watermark: int) -> None:
+        """Record that all records below the high watermark are committed, so that the log forgets transactions that
+        ended below it."""
+        self.producers.committed_end = high_watermark
+
+    @overload
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]: ...
+
+    @overload
+    def aborted_transactions(self, start: int, end: int, *, wait: bool) -> list[AbortedTransaction] | None: ...
+
+    def aborted_transactions(self, start: int, end: int, *, wait: bool = True) -> list[AbortedTransaction] | None:
+        """The aborted transactions with records in [start, end), by first offset. ``end`` is at most the last stable
+        offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
+
+        Raises OffsetOutOfRangeError if the records were deleted, CorruptLogError, OSError, and OffsetNotAvailableError
+        (the log was truncated). The method ``read_committed`` returns the records and the aborted transactions
+        together.
+        """
+        cuts = self.cuts
+        while True:
+            segments = self.segments
+            if not segments:
+                raise self.closed_error()
+            if start < segments[0].base_offset:
+                raise OffsetOutOfRangeError(
+                    f"{self.topic_partition}: the records from offset {start} on were deleted during the read: the log "
+                    f"starts at {self.log_start_offset}"
+                )
+            found: list[AbortedTransaction] = []
+            try:
+                base_offset = segments[bisect_right(segments, start, key=_base_offset) - 1].base_offset
+                indexed = self._with_aborted(segments)
+                for segment in indexed[bisect_left(indexed, base_offset, key=_base_offset) :]:
+                    if segment is not segments[-1] and not segment.txn_index.concerns(end):
+                        continue
+                    data = segment.txn_index.loaded
+                    if data is None:
+                        if not wait:
+                            return None
+                        data = self._aborted_in(segment)
+                    if data:
+                        some, is_complete = overlapping(data, start, end)
+                        found += some
+                        if is_complete:
+                            break
+            except FileNotFoundError:
+                if self.segments is segments:
+                    raise
+                continue  # the segment was compacted or deleted during the read
+            except CorruptLogError as error:
+                raise self._unless_cut(error, cuts) from error
+            if len(found) > 1:
+                found.sort(key=_first_offset)
+            return found
+
+    def _with_aborted(self, segments: tuple[LogSegment, ...]) -> tuple[LogSegment, ...]:
+        """The segments whose transaction indexes may have entries, so that a read does not look at all segments."""
+        known = self._known_with_aborted
+        if known[0] is not segments:
+            found = (*(each for each in segments[:-1] if not each.txn_index.is_empty), segments[-1])
+            known = self._known_with_aborted = segments, found
+        return known[1]
+
+    def _aborted_in(self, segment: LogSegment) -> Buffer:
+        """The entries of a segment's transaction index. A damaged or missing transaction index is rebuilt in memory
+        from the log. Raises CorruptLogError (the log is damaged), FileNotFoundError (the log no longer has the
+        segment)."""
+        index = segment.txn_index
+        while True:
+            changes = index.changes
+            try:
+                return index.load()
+            except (CorruptLogError, FileNotFoundError) as error:
+                segments = self.segments
+                if segment not in segments:
+                    raise
+                logger.error("%s: rebuilding the transaction index from the log, in memory", error)
+                index.keep_in_memory(pack_entries(self._aborted_by_log(segments, segment)), changes)
+
+    def _aborted_by_log(self, segments: Sequence[LogSegment], segment: LogSegment) -> list[AbortedTransaction]:
+        snapshots = snapshots_in(self._fs, self.directory)
+        return aborted_by_segment(self._fs, snapshots, segments, [segment], self.log_end_offset)[segment]
+
+    def aborted_by_log(self, segment: LogSegment) -> list[AbortedTransaction]:
+        """Compute from the log the entries that a segment's transaction index must have. Any thread. Raises
+        CorruptLogError; FileNotFoundError when the log no longer has the segment."""
+        segments = self.segments
+        if segment not in segments:
+            raise FileNotFoundError(segment.path)
+        return self._aborted_by_log(segments, segment)
+
+    def replace_aborted(self, segment: LogSegment, entries: Sequence[AbortedTransaction]) -> bool:
+        """Replace the transaction index of a sealed segment, whose file is damaged; False when the log no longer has
+        the segment."""
+        if segment not in self.segments[:-1]:
+            return False
+        segment.txn_index.replace(entries)
+        self._known_with_aborted = (), ()
+        return True
+
+    def aborted_in(self, segment: LogSegment) -> list[AbortedTransaction]:
+        """The entries of a segment's transaction index, for compaction. Raises CorruptLogError, FileNotFoundError."""
+        return read_entries(self._aborted_in(segment))
+
+    def pin_aborted(self, segment: LogSegment) -> None:
+        """Keep in memory the index entries of a segment that compaction is about to replace. Raises CorruptLogError."""
+        self._aborted_in(segment)
+        segment.txn_index.pin()
+
     # ---------------------------------------------------------------- memory of places
 
     def _forget_places(self) -> None:
-        self._places = _Places()
+        self.places = {}
         cold, self._warm = self._warm, ()
-        sealed = self._segments[:-1]  # the cached places of active and of replaced segments stay in memory
+        sealed = self.segments[:-1]  # the cached places of active and of replaced segments stay in memory
         for segment in cold:
             if segment in sealed:
                 segment.unload_indexes()
 
-    def _keep_warm(self, segment: LogSegment, *, is_active: bool) -> None:
+    def _keep_warm(self, segment: LogSegment) -> None:
         """Keep the indexes of a sealed segment in memory while it is one of the last few segments that were read."""
-        if is_active or segment in self._warm:
+        if segment in self._warm:
             return
         segment.load_indexes()
         warm = (*self._warm, segment)
@@ -521,6 +669,10 @@ def _end_offset(batches: Buffer) -> int:
     for _, header in iterate_headers(batches):
         end_offset = header.next_offset
     return end_offset
+
+
+def _first_offset(aborted: AbortedTransaction) -> int:
+    return aborted.first_offset
 
 
 def _base_offset(segment: LogSegment) -> int:

@@ -38,8 +38,7 @@ from ..records import HEADER_BYTES, check_batch, epoch_range, read_header, witho
 from ..types import NO_EPOCH
 from .epochs import EpochStart
 from .files import File
-from .index import RELATIVE_OFFSET_MAX
-from .segment import BatchMeta
+from .index import RELATIVE_OFFSET_MAX, BatchMeta
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 4096

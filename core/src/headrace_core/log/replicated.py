@@ -7,16 +7,16 @@ checked the records inside the batches, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from ..errors import CorruptMessageError, HeadraceError
 from ..records import BatchHeader, check_batch, without_position
+from ..records.types import LENGTH_PREFIX_BYTES
 from ..types import NO_EPOCH
-from .appending import Write
+from .appending import AppendInfo, Write
 from .files import Buffer
-from .index import RELATIVE_OFFSET_MAX
-from .segment import BatchMeta
+from .index import RELATIVE_OFFSET_MAX, BatchMeta
 
 
 class ReplicatedAppendError(HeadraceError):
@@ -55,7 +55,7 @@ def check_replicated(
                 f"the message: {without_position(error.message)}"
             ) from error
         headers.append(header)
-        position += header.size
+        position += header.batch_length + LENGTH_PREFIX_BYTES
     check_order(headers, log_end_offset, leader_epoch, latest_epoch, is_empty=is_empty)
     return headers
 
@@ -69,52 +69,60 @@ def check_order(
         raise UnexpectedOffsetError(f"the message has no batches; expected a batch at offset {log_end_offset}")
     expected = log_end_offset
     for header in headers:
-        offsets = f"a batch with offsets {header.base_offset} to {header.last_offset}"
-        if header.base_offset < expected:
-            reaches_in = header is headers[0] and is_empty and header.last_offset >= expected
-            if not reaches_in:
-                raise UnexpectedOffsetError(f"{offsets} cannot follow offset {expected - 1}")
-        if header.leader_epoch < latest_epoch:
-            raise UnexpectedEpochError(
-                f"{offsets} has leader epoch {header.leader_epoch}, but follows a batch of epoch {latest_epoch}"
+        base_offset, epoch = header.base_offset, header.leader_epoch
+        last_offset = base_offset + header.last_offset_delta
+        reaches_in = is_empty and header is headers[0] and last_offset >= expected
+        if base_offset < expected and not reaches_in:
+            raise UnexpectedOffsetError(
+                f"a batch with offsets {base_offset} to {last_offset} cannot follow offset {expected - 1}"
             )
-        if header.leader_epoch > leader_epoch:
+        if not latest_epoch <= epoch <= leader_epoch:
             raise UnexpectedEpochError(
-                f"{offsets} has leader epoch {header.leader_epoch}, but the sender has epoch {leader_epoch}"
+                f"a batch with offsets {base_offset} to {last_offset} has leader epoch {epoch}, but "
+                + (
+                    f"follows a batch of epoch {latest_epoch}"
+                    if epoch < latest_epoch
+                    else f"the sender has epoch {leader_epoch}"
+                )
             )
-        expected, latest_epoch = header.next_offset, header.leader_epoch
+        expected, latest_epoch = last_offset + 1, epoch
 
 
-def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int) -> Iterator[Write]:
+def prepare_replicated(
+    data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int, log_start_offset: int
+) -> list[Write]:
     """Split unchanged batches into parts that each fit into a segment. The batches are split into several parts only
     where this broker's segments are smaller than a message of the leader. Raises CorruptMessageError when the headers
     do not belong to the data."""
-    if sum(header.size for header in headers) != len(data):
+    metas: list[BatchMeta] = []
+    firsts = [0]  # for each part, the number of its first batch
+    size = total = 0
+    for number, header in enumerate(headers):
+        batch_size, base_offset = header.batch_length + LENGTH_PREFIX_BYTES, header.base_offset
+        last_offset = base_offset + header.last_offset_delta
+        is_too_far = size and last_offset - metas[firsts[-1]].base_offset > RELATIVE_OFFSET_MAX
+        if is_too_far or (size and size + batch_size > segment_bytes):
+            firsts.append(number)
+            size = 0
+        latest_ms = header.max_timestamp_ms if header.record_count else -1  # compaction may have removed all records
+        metas.append(BatchMeta(batch_size, base_offset, last_offset, latest_ms))
+        size += batch_size
+        total += batch_size
+    if total != len(data):
         raise CorruptMessageError(
             f"the message has {len(data)} bytes of records, but the headers of its batches add up to another number"
         )
-    view = memoryview(data)
-    start = position = first = 0
-    for number, header in enumerate(headers):
-        is_first = number == first
-        too_far = header.last_offset - headers[first].base_offset > RELATIVE_OFFSET_MAX
-        if not is_first and (position + header.size - start > segment_bytes or too_far):
-            yield _part(view[start:position], headers[first:number])
-            start, first = position, number
-        position += header.size
-    yield _part(view[start:position], headers[first:])
-
-
-def _part(data: memoryview, headers: Sequence[BatchHeader]) -> Write:
-    metas = [BatchMeta.of(header) for header in headers]
-    return Write(
-        [data],
-        metas,
-        size=len(data),
-        next_offset=headers[-1].next_offset,
-        max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
-        producers=[(header, meta) for header, meta in zip(headers, metas, strict=True) if header.producer_id >= 0],
-    )
+    view, position = memoryview(data), 0
+    parts: list[Write] = []
+    for first, after in pairwise((*firsts, len(headers))):
+        some, its_headers = metas[first:after], headers[first:after]
+        size = sum([meta.size for meta in some])
+        latest_ms = max([header.max_timestamp_ms for header in its_headers])
+        info = AppendInfo(some[0].base_offset, some[-1].last_offset + 1, -1, size, log_start_offset, latest_ms)
+        producers = [(header, meta) for header, meta in zip(its_headers, some, strict=True) if header.producer_id >= 0]
+        parts.append(Write([view[position : position + size]], some, producers, info))
+        position += size
+    return parts
 
 
 def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offset: int) -> list[tuple[int, int]]:

@@ -103,7 +103,7 @@ def _window(log: PartitionLog, segment: LogSegment, position: int, size: int, ne
             end = wanted
         if len(data) != wanted:
             raise CorruptMessageError(f"the file has only {position + len(data)} of its {size} bytes")
-        verdict = check_slice(memoryview(data)[:end], next_offset, _OFFSET_MAX, log.known_epochs())
+        verdict = check_slice(memoryview(data)[:end], next_offset, _OFFSET_MAX, log.epochs.known)
         first = read_header(data)
         if verdict < 0 and first.base_offset < next_offset:
             verdict = 0
@@ -111,7 +111,7 @@ def _window(log: PartitionLog, segment: LogSegment, position: int, size: int, ne
             expected = next_offset
             for _, header in iterate_headers(memoryview(data)[:verdict]):
                 expected = header.next_offset
-            what = slice_fault(data, verdict, expected, _OFFSET_MAX, log.known_epochs())
+            what = slice_fault(data, verdict, expected, _OFFSET_MAX, log.epochs.known)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
         return memoryview(data)[:end]
     except CorruptMessageError as error:

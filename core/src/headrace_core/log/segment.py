@@ -17,14 +17,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import CorruptLogError, CorruptMessageError, ServerBusyError
 from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header, without_position
 from .files import Buffer, File, FileSystem, full_disk_tolerated
-from .index import RELATIVE_OFFSET_MAX, IndexEntry, IndexFile, OffsetIndex, TimeIndex, TimestampOffset
+from .index import (
+    RELATIVE_OFFSET_MAX,
+    BatchMeta,
+    IndexEntry,
+    IndexFile,
+    IndexPlan,
+    OffsetIndex,
+    TimeIndex,
+    TimestampOffset,
+)
 from .txn_index import TXN_INDEX_SUFFIX, AbortedTransaction, TransactionIndex
 
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
@@ -39,7 +47,6 @@ _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks ov
 #: Maximum number of bytes reserved ahead of a growing segment; for a smaller segment, the limit is the segment's size.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
-_PLAN_FIELDS = 4  #: Numbers of one entry in an IndexPlan.
 #: Readers compute values (a largest timestamp, rebuilt indexes) and store the values in a segment; a truncation
 #: discards the values. A reader holds ``_NOTING`` while it stores values, and a truncation holds ``_NOTING`` while it
 #: discards values. All segments share one lock, because threads hold the lock only briefly.
@@ -49,23 +56,6 @@ _NOTING = threading.Lock()
 def segment_name(base_offset: int) -> str:
     """Return the file name of a segment without suffix: the base offset as twenty digits, as in Kafka."""
     return f"{base_offset:020d}"
-
-
-class BatchMeta(NamedTuple):
-    """The properties of an appended batch that a segment records in its indexes and totals."""
-
-    size: int
-    base_offset: int
-    last_offset: int
-    #: Largest timestamp of the batch's records; -1 when compaction has removed all records, although the header keeps a
-    #: timestamp.
-    max_timestamp_ms: int
-
-    @classmethod
-    def of(cls, header: BatchHeader) -> BatchMeta:
-        """Make a BatchMeta from the header of a batch in a log, on this broker or on the leader."""
-        latest_ms = header.max_timestamp_ms if header.record_count else -1
-        return cls(header.size, header.base_offset, header.last_offset, latest_ms)
 
 
 class Place(NamedTuple):
@@ -86,41 +76,6 @@ class Cut(NamedTuple):
 
     place: Place | None
     end_offset: int
-
-
-class IndexPlan:
-    """The index entries that appends of a segment's batches would write, collected batch by batch (Kafka's
-    LogSegment.append). The entries need little memory; a segment of small batches may have ten million batches."""
-
-    __slots__ = ("_entries", "_entries_max", "_interval_bytes", "first_timestamp_ms", "largest", "since", "size")
-
-    def __init__(self, base_offset: int, interval_bytes: int, entries_max: int) -> None:
-        self._interval_bytes = interval_bytes
-        self._entries_max = entries_max
-        self._entries = array("q")
-        self.size = 0  #: Bytes of all batches.
-        self.since = 0  #: Bytes from the batch of the last entry on.
-        self.largest = TimestampOffset(-1, base_offset)
-        self.first_timestamp_ms: int | None = None
-
-    def add(self, batch: BatchMeta) -> None:
-        size, _, last_offset, max_timestamp_ms = batch
-        if max_timestamp_ms > self.largest.timestamp_ms:
-            self.largest = TimestampOffset(max_timestamp_ms, last_offset)
-        if self.size == 0 and max_timestamp_ms >= 0:
-            self.first_timestamp_ms = max_timestamp_ms
-        if self.since > self._interval_bytes:
-            if len(self._entries) < _PLAN_FIELDS * self._entries_max:
-                self._entries.extend((last_offset, self.size, *self.largest))
-            self.since = 0
-        self.size += size
-        self.since += size
-
-    def entries(self) -> Iterator[tuple[int, int, TimestampOffset]]:
-        """(last offset of a batch, its position, largest timestamp up to the batch) of each entry."""
-        values = iter(self._entries)
-        for last_offset, position, timestamp_ms, offset in zip(*[values] * _PLAN_FIELDS, strict=True):
-            yield last_offset, position, TimestampOffset(timestamp_ms, offset)
 
 
 class LogSegment:
@@ -232,12 +187,22 @@ class LogSegment:
         """Whether ``last_offset`` fits into 31 bits relative to the segment's base offset."""
         return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
+    def has_room(self, last_offset: int = 0) -> bool:
+        """Whether the indexes take a batch that ends with ``last_offset``."""
+        offsets, times = self.index, self.time_index
+        return (
+            last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and len((offsets.columns or offsets.loaded())[0]) < offsets.full_at
+            and len((times.columns or times.loaded())[0]) < times.full_at
+        )
+
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Write bytes after the published end; readers see the bytes only after ``publish``. After an OSError a part of
         the bytes may be written; after other errors no byte is written."""
         # ``publish`` needs the largest timestamp. Look up the largest timestamp before the write, because the lookup
         # raises an error if the log is damaged.
-        _ = self.largest_timestamp
+        if self._largest is None:
+            _ = self.largest_timestamp
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
             # Reserve large blocks ahead, because a file system that must allocate space in every flush is slower.
@@ -251,7 +216,7 @@ class LogSegment:
         LogSegment.append would write."""
         self._is_changed = True
         position = self.size
-        largest = self.largest_timestamp
+        largest = self._largest or self.largest_timestamp
         since = self._bytes_since_index
         entries: list[tuple[int, int, TimestampOffset]] = []
         if self.first_timestamp_ms is None and self.size == 0 and batches and batches[0].max_timestamp_ms >= 0:
@@ -465,7 +430,7 @@ class LogSegment:
     def load_indexes(self) -> None:
         """Load a sealed segment's indexes. If the indexes contradict the log, the indexes are rebuilt in memory; a
         reader never changes the files. Raises CorruptLogError when the log is damaged."""
-        if self.index.is_loaded and self.time_index.is_loaded:
+        if self.index.columns is not None and self.time_index.columns is not None:
             return
         self._times_checked = False
         fault = self._what_does_not_fit()
@@ -513,7 +478,7 @@ class LogSegment:
 
     def _find_largest_timestamp(self) -> TimestampOffset:
         # In a sealed or closed segment, the last time index entry has the largest timestamp.
-        was_loaded = self.index.is_loaded
+        was_loaded = self.index.columns is not None
         self._check_times()
         largest = self.time_index.last_entry()
         if largest.timestamp_ms < 0:

@@ -48,7 +48,6 @@ class SpaceGauge:
     __slots__ = (
         "_clock",
         "_fs",
-        "_headroom",
         "_lock",
         "_measured_ms",
         "_remeasure_below",
@@ -57,8 +56,9 @@ class SpaceGauge:
         "_shortage_first_ms",
         "_shortage_ms",
         "_shortage_until_ms",
-        "_was_refused",
         "free_bytes",
+        "headroom",
+        "is_full",
         "is_short",
         "reserve_bytes",
         "total_bytes",
@@ -83,25 +83,15 @@ class SpaceGauge:
         self.reserve_bytes = 0
         self.free_bytes = 0  #: Free bytes of the disk at the last measurement.
         self.total_bytes = 0
-        self._headroom = 0  # free bytes above the reserve, by the last measurement and the bytes written since
+        self.headroom = 0  #: Free bytes above the reserve, by the last measurement and the bytes written since.
         self._remeasure_below = 0
         self._measured_ms = -_MEASURE_INTERVAL_MS
-        self._was_refused = False
+        #: Whether free space was below the reserve at the last measurement, or an append was refused after it.
+        self.is_full = False
         self.is_short = False  #: Whether the directory has a shortage of disk space; see the module's docstring.
         self._shortage_first_ms = self._shortage_ms = shortage_first_ms
         self._shortage_until_ms = 0.0
         self._shortage_ended_ms = float("-inf")
-
-    @property
-    def is_full(self) -> bool:
-        """Whether free space was below the reserve at the last measurement, or an append was refused after the
-        measurement."""
-        return self._headroom < 0 or self._was_refused
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the disk has too little free space to reserve blocks ahead."""
-        return self._headroom < NEAR_BYTES
 
     def measure(self) -> None:
         """Ask the file system for its free space. Raises OSError when the disk fails."""
@@ -112,10 +102,10 @@ class SpaceGauge:
         self.free_bytes = self._fs.free_bytes(self._root)
         self.total_bytes = self._fs.total_bytes(self._root)
         self.reserve_bytes = min(self.wanted_reserve_bytes, self.total_bytes // RESERVE_PART_MAX)
-        self._headroom = headroom = self.free_bytes - self.reserve_bytes
+        self.headroom = headroom = self.free_bytes - self.reserve_bytes
         self._remeasure_below = max(headroom - headroom // _PART_WRITTEN, NEAR_BYTES)
         self._measured_ms = now_ms = self._clock.monotonic_ms()
-        self._was_refused = False
+        self.is_full = headroom < 0
         if headroom < 0:
             self._ran_short()
         elif (
@@ -130,22 +120,22 @@ class SpaceGauge:
         """Return the error if ``size`` more bytes must be refused. Returns None if the bytes are accepted; accepted
         bytes are subtracted from the free space. Raises OSError as ``measure`` does."""
         with self._lock:
-            if self._headroom - size < self._remeasure_below and (
+            if self.headroom - size < self._remeasure_below and (
                 self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS
             ):
                 self._measure()
-            if size > self._headroom:
-                self._was_refused = True
+            if size > self.headroom:
+                self.is_full = True
                 self._ran_short()
                 return self.full_error()
-            self._headroom -= size
+            self.headroom -= size
             return None
 
     def ran_out(self) -> None:
         """Record that a write failed because the disk or a quota was full, although the last measurement showed enough
         free space."""
         with self._lock:
-            self._was_refused = True
+            self.is_full = True
             self._measured_ms = self._clock.monotonic_ms()
             self._ran_short()
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
+from ..errors import StorageError
 from ..types import FlushPolicy
 from .appending import Append
 from .config import LogConfig
@@ -48,20 +49,29 @@ Entry = tuple[PartitionLog, Append] | ActionEntry  #: A queued request: an appen
 Step = tuple[PartitionLog, list[Append]] | ActionEntry
 
 
-class Turn(NamedTuple):
-    """The steps of a turn in order, and the number of bytes to append."""
+@dataclass(slots=True, eq=False)
+class Turn:
+    """The steps of a turn in order, and what came of them."""
 
-    steps: list[Step]
-    size: int
-    is_heavy: bool  #: Whether the turn may block the event loop for too long, because it has many bytes or an action.
+    steps: list[Step] = field(default_factory=list)
+    size: int = 0  #: Bytes to append.
+    appends: int = 0
+    has_actions: bool = False
+    #: Pairs of (callback, outcome), in the order of the requests.
+    outcomes: list[tuple[Done, Any]] = field(default_factory=list)
+    #: Logs whose log end or flushed end advanced.
+    logs: list[PartitionLog] = field(default_factory=list)
+    written: list[PartitionLog] = field(default_factory=list)  #: Logs with unflushed bytes, before the turn's flush.
+    failure: StorageError | None = None
+    sync_ms: float = 0.0
+    was_flushed: bool = False  #: Whether the turn forced any file to the disk.
 
 
-def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> Turn:
+def plan_turn(queue: deque[Entry], *, bytes_max: int) -> Turn:
     """Take the requests of the next turn off the queue."""
-    steps: list[Step] = []
+    turn = Turn()
     open_writes: dict[PartitionLog, list[Append]] = {}
     size = 0
-    is_heavy = False
     for _ in range(min(len(queue), TURN_ENTRIES_MAX)):
         if size and size >= bytes_max:
             break
@@ -71,19 +81,19 @@ def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> 
             appends = open_writes.get(log)
             if appends is None:
                 appends = open_writes[log] = []
-                steps.append((log, appends))
+                turn.steps.append((log, appends))
             appends.append(append)
+            turn.appends += 1
             size += len(append.data)
         else:
-            is_heavy = True
+            turn.has_actions = True
             if entry.log is None:
                 open_writes.clear()
             else:
                 open_writes.pop(entry.log, None)
-            steps.append(entry)
-    if size > inline_bytes_max:
-        is_heavy = True
-    return Turn(steps, size, is_heavy)
+            turn.steps.append(entry)
+    turn.size = size
+    return turn
 
 
 def plan_turn_beside(queue: deque[Entry], *, busy: Collection[PartitionLog], bytes_max: int) -> Turn | None:
@@ -108,7 +118,7 @@ def plan_turn_beside(queue: deque[Entry], *, busy: Collection[PartitionLog], byt
         steps.setdefault(log, []).append(append)
         size += len(append.data)
     queue.extendleft(reversed(staying))
-    return Turn(list(steps.items()), size, is_heavy=False) if steps else None
+    return Turn(list(steps.items()), size, sum(map(len, steps.values()))) if steps else None
 
 
 def must_flush_now(config: LogConfig, unflushed_records: int) -> bool:

@@ -65,9 +65,10 @@ from .dump import (
 )
 from .epochs import LEADER_EPOCH_FILE, EpochStart
 from .files import File, FileSystem, RealFileSystem, read_file
+from .index import BatchMeta
 from .producer_state import SNAPSHOT_SUFFIX, ProducerTable
 from .recovery import find_sound_batch, scan
-from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from .txn_index import ABORTED_ENTRY, TXN_INDEX_SUFFIX, read_entries
 
 _RESTORE = (

@@ -36,21 +36,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..clock import Clock
-from ..config import LONG_MAX
 from ..errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
 from ..metrics.histogram import COUNT_BOUNDS, Histogram
 from ..records import BatchHeader
-from ..types import FlushPolicy, TimestampType, TopicPartition
-from .appending import Append, AppendInfo, AppendOutcome
-from .config import LogConfig
+from ..types import FlushPolicy, TopicPartition
+from .appending import Append, AppendInfo
 from .directory import LogDirectory
 from .files import Buffer
+from .group import may_roll
 from .partition_log import PartitionLog, flush_together
-from .segment import LogSegment
-from .space import SpaceGauge
+from .space import NEAR_BYTES, SpaceGauge
 from .turns import (
     ActionEntry,
     Done,
@@ -85,26 +83,10 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called in the loop with the logs that advanced in a turn: with ``sent`` during the turn, when bytes are written but not
-#: flushed, and without ``sent`` after the turn. The called function calls ``sent`` once: when the new bytes are sent
-#: to the followers, or immediately if there is nothing to send.
+#: Called in the loop with the logs that advanced in a turn: with ``sent`` when bytes are written but not flushed, and
+#: without ``sent`` after the turn. The called function calls ``sent`` once: when the new bytes are sent to the
+#: followers, or immediately if there is nothing to send.
 OnAdvanced = Callable[[Sequence[PartitionLog], Callable[[], None] | None], None]
-
-
-class TurnResult(NamedTuple):
-    outcomes: list[tuple[Done, Any]]  #: Pairs of (callback, outcome), in the order of the requests.
-    logs: list[PartitionLog]  #: Logs whose end offset or durable end advanced in this turn of the directory writer.
-    failure: StorageError | None
-    sync_ms: float
-    was_flushed: bool = False  #: Whether the turn forced any file to the disk.
-
-
-class _Begun(NamedTuple):
-    """State of a turn that has written its appends but not flushed its files yet."""
-
-    outcomes: list[tuple[Done, Any]]
-    touched: list[PartitionLog]
-    written: list[PartitionLog]  #: Logs with new bytes that the broker can send to followers.
 
 
 class _TurnThread:
@@ -193,7 +175,9 @@ class DirectoryWriter:
         self._busy: frozenset[PartitionLog] | None = None
         #: The turn whose bytes are written, and are flushed as soon as the leader has sent them to the followers; None
         #: if there is no such turn.
-        self._sending: tuple[Turn, _Begun] | None = None
+        self._sending: Turn | None = None
+        #: A turn of appends with more bytes leaves room for small turns beside it.
+        self._room_above_bytes = inline_bytes_max
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
         self._sync_gauge = SyncGauge()
@@ -229,8 +213,18 @@ class DirectoryWriter:
         """Append without a future: the writer calls ``append.done`` in the loop with an AppendInfo or an exception."""
         if self.failure is not None or self._is_closed:
             self._refuse()
-        self.pending_bytes += len(append.data)
-        self._enqueue((log, append))
+        size = len(append.data)
+        self.pending_bytes += size
+        self._queue.append((log, append))
+        if self._is_scheduled:
+            return
+        # While a turn runs, only a small append may begin, beside a large turn on the thread.
+        if self._beside is not None or (
+            self._running is not None and (self._busy is None or log in self._busy or size > self._inline_bytes_max)
+        ):
+            return
+        self._is_scheduled = True
+        self._loop.call_soon(self._start_turn)
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
         """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread. The change
@@ -282,104 +276,69 @@ class DirectoryWriter:
     def _is_busy(self) -> bool:
         return self._running is not None or self._beside is not None
 
-    def _enqueue(self, entry: Entry) -> None:
+    def _enqueue(self, entry: ActionEntry) -> None:
         self._queue.append(entry)
-        if not self._is_scheduled and (not self._is_busy or self._may_go_ahead(entry)):
+        if not self._is_scheduled and not self._is_busy:
             self._is_scheduled = True
             self._loop.call_soon(self._start_turn)
-
-    def _may_go_ahead(self, entry: Entry) -> bool:
-        """Whether a new request may run at the same time as the large turn on the thread."""
-        if self._busy is None or self._beside is not None or not isinstance(entry, tuple):
-            return False
-        log, append = entry
-        return log not in self._busy and len(append.data) <= self._inline_bytes_max
 
     # ---------------------------------------------------------------- turns (event loop)
 
     def _start_turn(self) -> None:
         self._is_scheduled = False
-        if self._is_busy:
+        if self._running is not None or self._beside is not None:
             self._start_beside()
             return
         if not self._queue:
             if self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
             return
-        turn = plan_turn(self._queue, bytes_max=self._turn_bytes_max, inline_bytes_max=self._inline_bytes_max)
-        self._running = turn
-        if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or self._will_roll(turn):
-            self._hand_over(turn)
+        turn = self._running = plan_turn(self._queue, bytes_max=self._turn_bytes_max)
+        if self._needs_thread(turn):
+            if turn.size > self._room_above_bytes and not turn.has_actions:
+                self._busy = frozenset([step[0] for step in turn.steps if isinstance(step, tuple)])
+            self._thread.put(turn)
+            return
+        self._write(turn)
+        if turn.failure is not None or not turn.written:
+            self._flush(turn)
+            self._end_turn(turn)
         else:
-            self._run_inline(turn)
+            self._sending = turn
+            self._tell_advanced(turn.written, self._flush_sent)
 
     def _start_beside(self) -> None:
         """If small appends are waiting for the large turn on the thread, run them now in a turn beside."""
         if self._busy is None or self._beside is not None:
             return
-        turn = plan_turn_beside(self._queue, busy=self._busy, bytes_max=self._inline_bytes_max)
-        if turn is not None:
-            self._beside = turn
-            self._hand_over_beside(turn)
+        self._beside = plan_turn_beside(self._queue, busy=self._busy, bytes_max=self._inline_bytes_max)
+        if self._beside is not None:
+            self._thread_beside.put(self._beside)
 
-    def _run_inline(self, turn: Turn) -> None:
-        begun = self._write_all(turn)
-        if isinstance(begun, TurnResult):
-            self._end_turn(turn, begun)
-        else:
-            self._sending = turn, begun
-            self._tell_advanced(begun.written, self._flush_sent)
+    def _needs_thread(self, turn: Turn) -> bool:
+        """Whether the turn may block the event loop for too long: because of its size, an action, a slow disk, or a
+        roll, which flushes all unflushed bytes of a segment."""
+        if turn.has_actions or turn.size > self._inline_bytes_max:
+            return True
+        if self._sync_gauge.value_ms > self._inline_sync_ms_max:
+            return True
+        now_ms = self._clock.now_ms()
+        return any(isinstance(step, tuple) and may_roll(*step, now_ms) for step in turn.steps)
 
     def _flush_sent(self) -> None:
         """Flush in the loop once the bytes are sent to followers, so that the leader's disk and the followers' disks
         work at the same time."""
-        sending, self._sending = self._sending, None
-        if sending is not None:
-            turn, begun = sending
-            self._end_turn(turn, self._flush_all(turn, begun))
-
-    def _will_roll(self, turn: Turn) -> bool:
-        """Whether the turn may seal a segment. Sealing flushes all unflushed bytes of the segment, which takes too long
-        for the event loop. A result of True may be wrong, because the writer does not know the jitter of segment.ms;
-        False is always right."""
-        now_ms = -1
-        for step in turn.steps:
-            if isinstance(step, ActionEntry) or step[0].is_closed:
-                continue
-            log, appends = step
-            active, config, size = log.active, log.config, 0
-            for append in appends:
-                size += len(append.data)
-            if active.size + size > config.segment_bytes:
-                return True
-            if not active.size:
-                continue
-            if active.index.is_full or active.time_index.is_full:
-                return True
-            if now_ms < 0:
-                now_ms = self._clock.now_ms()
-            if _waited_ms(active, config, appends, now_ms) > config.segment_ms - config.segment_jitter_ms:
-                return True
-        return False
+        turn, self._sending = self._sending, None
+        if turn is not None:
+            self._flush(turn)
+            self._end_turn(turn)
 
     def begin_thread(self) -> None:
         """Start the directory's thread now. Without a call of ``begin_thread``, the first turn that needs the thread
         starts it."""
         self._thread.start()
 
-    def _hand_over(self, turn: Turn) -> None:
-        if self._leaves_room(turn):
-            self._busy = frozenset(step[0] for step in turn.steps if isinstance(step, tuple))
-        self._thread.put(turn)
-
-    def _hand_over_beside(self, turn: Turn) -> None:
-        self._thread_beside.put(turn)
-
-    def _leaves_room(self, turn: Turn) -> bool:
-        """Whether small turns may run beside the turn: True for a large turn that has only appends."""
-        return turn.size > self._inline_bytes_max and all(isinstance(step, tuple) for step in turn.steps)
-
-    def _end_turn(self, turn: Turn, result: TurnResult) -> None:
+    def _end_turn(self, turn: Turn) -> None:
         is_beside = turn is self._beside
         if is_beside:
             self._beside = None
@@ -387,29 +346,36 @@ class DirectoryWriter:
             self._running = self._busy = None
         self.pending_bytes -= turn.size
         if turn.size <= self._inline_bytes_max and not is_beside:  # a small flush takes longer while a large flush runs
-            self._sync_gauge.add(result.sync_ms)
-        if result.was_flushed:
-            self.flush_seconds.observe(result.sync_ms / 1000)
+            self._sync_gauge.add(turn.sync_ms)
+        if turn.was_flushed:
+            self.flush_seconds.observe(turn.sync_ms / 1000)
         if turn.size:
             self.bytes_written += turn.size
-            self.turn_appends.observe(sum(len(step[1]) for step in turn.steps if not isinstance(step, ActionEntry)))
-        if result.failure is not None:
-            self._fail(result.failure)
-        if self.space is not None:
-            self._look_at_space(self.space)
+            self.turn_appends.observe(turn.appends)
+        if turn.failure is not None:
+            self._fail(turn.failure)
+        space = self.space
+        if space is not None and (space.is_short is not self._was_short or space.is_full is not self._was_full):
+            self._space_changed(space)
         if self._queue and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._start_turn)
-        if result.logs:
-            self._dirty.update(result.logs)
-            self._schedule_flush()
-            self._tell_advanced(result.logs, None)
-        for done, outcome in result.outcomes:
-            self._call(done, outcome)
+        if turn.logs:
+            for log in turn.logs:
+                if log.unflushed_since_ms is not None:
+                    self._dirty.add(log)
+            if self._dirty:
+                self._schedule_flush()
+            self._tell_advanced(turn.logs, None)
+        for done, outcome in turn.outcomes:
+            try:
+                done(outcome)
+            except Exception as error:  # noqa: BLE001 - one waiter's bug must not cost the others their answers
+                self._tell_bug(error)
         if self._idle is not None and not self._queue and not self._is_busy and not self._idle.done():
             self._idle.set_result(None)
 
-    def _look_at_space(self, space: SpaceGauge) -> None:
+    def _space_changed(self, space: SpaceGauge) -> None:
         if space.is_short is not self._was_short:
             self._was_short = space.is_short
             if self._on_short is not None:
@@ -428,10 +394,6 @@ class DirectoryWriter:
             self._tell_bug(error)
         if sent is not None:
             sent()
-
-    def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
-        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no caller waits any more
-            self._loop.call_soon_threadsafe(self._tell_advanced, logs, _nothing)
 
     def _call(self, function: Callable[[Any], object], argument: object) -> None:
         try:
@@ -490,57 +452,69 @@ class DirectoryWriter:
     # ---------------------------------------------------------------- turns (loop or thread)
 
     def _run_on_thread(self, turn: Turn) -> None:
-        begun = self._write_all(turn)
-        if isinstance(begun, TurnResult):
-            result = begun
-        else:
-            if begun.written:
-                self._tell_written_soon(begun.written)
-            result = self._flush_all(turn, begun)
+        self._write(turn)
         with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no caller waits any more
-            self._loop.call_soon_threadsafe(self._end_turn, turn, result)
+            if turn.written:
+                self._loop.call_soon_threadsafe(self._tell_advanced, turn.written, _nothing)
+        self._flush(turn)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end_turn, turn)
 
-    def _write_all(self, turn: Turn) -> _Begun | TurnResult:
-        """Write the turn's appends and run its actions; returns the turn's result if a write or an action failed."""
-        outcomes: list[tuple[Done, Any]] = []
+    def _write(self, turn: Turn) -> None:
+        """Write the turn's appends and run its actions."""
         touched: dict[PartitionLog, None] = {}
         written: dict[PartitionLog, None] = {}
-        several = len(turn.steps) > 1
+        space, several = self.space, len(turn.steps) > 1
         try:
             for step in turn.steps:
-                if isinstance(step, tuple):
-                    log, appends = step
-                    done = [append.done for append in appends]
-                    outcomes += zip(done, self._write(log, appends, several), strict=True)
-                    touched[log] = None
-                    if self._on_advanced is not None and log.log_end_offset > log.flushed_end:
-                        written[log] = None
-                else:
+                if not isinstance(step, tuple):
                     if step.log is not None:
                         touched[step.log] = None
-                    outcomes.append((step.done, self._act(step)))
+                    turn.outcomes.append((step.done, self._act(step)))
+                    continue
+                log, appends = step
+                touched[log] = None
+                if space is not None:
+                    refusal = space.refusal(sum([len(append.data) for append in appends]))
+                    if refusal is not None:
+                        turn.outcomes += [(append.done, refusal) for append in appends]
+                        continue
+                    if log.segments:
+                        log.segments[-1].reserves_ahead = space.headroom >= NEAR_BYTES
+                # While the disk writes one file of a turn, the next file is written to the page cache, and the journal
+                # commits the new sizes together. Because the writes of several files overlap, the flush of a turn takes
+                # half the time.
+                start_writeback = several and log.config.flush is FlushPolicy.COMMIT
+                outcomes = log.append_many(appends, start_writeback=start_writeback)
+                turn.outcomes += zip([append.done for append in appends], outcomes, strict=True)
+                if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
+                    space.ran_out()
+                if log.log_end_offset > log.flushed_end:
+                    written[log] = None
+            turn.logs, turn.written = list(touched), list(written)
         except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
-            return self._failed(turn, error)
-        return _Begun(outcomes, list(touched), list(written))
+            self._failed(turn, error)
 
-    def _flush_all(self, turn: Turn, begun: _Begun) -> TurnResult:
+    def _flush(self, turn: Turn) -> None:
         """Sync the files that the turn has written, as the topics' flush policies demand."""
+        if turn.failure is not None:
+            return
         try:
             started = time.perf_counter()
             flushed = [
                 log
-                for log in begun.touched
-                if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_end)
+                for log in turn.logs
+                if log.segments and must_flush_now(log.config, log.log_end_offset - log.flushed_end)
             ]
             flush_together(self.directory.fs, flushed)
-            sync_ms = (time.perf_counter() - started) * 1000
-            return TurnResult(begun.outcomes, begun.touched, None, sync_ms, bool(flushed))
-        except Exception as error:  # noqa: BLE001 - a disk error or a bug: final, as in _write_all
-            return self._failed(turn, error)
+            turn.sync_ms, turn.was_flushed = (time.perf_counter() - started) * 1000, bool(flushed)
+        except Exception as error:  # noqa: BLE001 - a disk error or a bug: final, as in _write
+            self._failed(turn, error)
 
-    def _failed(self, turn: Turn, error: Exception) -> TurnResult:
-        failure = self._failure_of(error)
-        return TurnResult([(done, failure) for done in _waiters(turn.steps)], [], failure, 0.0)
+    def _failed(self, turn: Turn, error: Exception) -> None:
+        failure = turn.failure = self._failure_of(error)
+        turn.outcomes = [(done, failure) for done in _waiters(turn.steps)]
+        turn.logs, turn.written = [], []
 
     def _failure_of(self, error: BaseException) -> StorageError:
         failure = StorageError(
@@ -549,22 +523,6 @@ class DirectoryWriter:
         )
         failure.__cause__ = error
         return failure
-
-    def _write(self, log: PartitionLog, appends: Sequence[Append], several: bool) -> Sequence[AppendOutcome]:
-        """Append to one log and return the outcomes. ``several``: the turn also writes other files."""
-        space = self.space
-        if space is not None:
-            refusal = space.refusal(sum(len(append.data) for append in appends))
-            if refusal is not None:
-                return [refusal] * len(appends)
-            if not log.is_closed:
-                log.active.reserves_ahead = not space.is_near
-        # While the disk writes one file of a turn, the next file is written to the page cache, and the journal commits
-        # the new sizes together. Because the writes of several files overlap, the flush of a turn takes half the time.
-        outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
-        if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
-            space.ran_out()
-        return outcomes
 
     def _act(self, step: ActionEntry) -> object:
         try:
@@ -577,25 +535,6 @@ class DirectoryWriter:
                     self.space.ran_out()
                 return DiskFullError(f"{self.directory.root}: no space left on the disk ({error.strerror})")
             raise
-
-
-def _waited_ms(active: LogSegment, config: LogConfig, appends: Sequence[Append], now_ms: int) -> int:
-    """Return the age of a segment with the new appends, by Kafka's rule as in ``PartitionLog``. The age is the span of
-    the records' timestamps if the first record has a timestamp, else the time since the segment was created."""
-    first_ms = active.first_timestamp_ms
-    if first_ms is None:  # the segment is older than this process; its first append looks up the timestamp
-        return LONG_MAX
-    if first_ms < 0:
-        return now_ms - active.created_ms
-    latest_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
-    for append in appends:
-        headers = append.headers
-        if headers is None:
-            return now_ms - first_ms
-        for header in headers:
-            if header.max_timestamp_ms > latest_ms:
-                latest_ms = header.max_timestamp_ms
-    return latest_ms - first_ms
 
 
 def _waiters(steps: Iterable[Step]) -> list[Done]:

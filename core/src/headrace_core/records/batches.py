@@ -11,10 +11,11 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from crc32c import crc32c
+
 from ..errors import CorruptMessageError, InvalidRecordError, InvalidTimestampError, UnsupportedVersionError
 from ..types import TimestampType
 from .compression import compress, decompress
-from .crc import crc32c
 from .types import (
     COMPRESSION_MASK,
     CRC_START,
@@ -41,6 +42,7 @@ _BASE = struct.Struct(">q4xi")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
+MAX_TIMESTAMP = struct.Struct(">35xq")  #: Reads the max timestamp of the batch that begins at a position.
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 8, 17, 21, 35
 
@@ -315,7 +317,7 @@ def with_max_timestamps(data: Buffer, headers: Sequence[BatchHeader]) -> Buffer:
     out: bytearray | None = None
     position = 0
     for header in headers:
-        if _TIMESTAMP.unpack_from(data, position + _MAX_TIMESTAMP_AT)[0] != header.max_timestamp_ms:
+        if MAX_TIMESTAMP.unpack_from(data, position)[0] != header.max_timestamp_ms:
             out = bytearray(data) if out is None else out
             _TIMESTAMP.pack_into(out, position + _MAX_TIMESTAMP_AT, header.max_timestamp_ms)
             _seal(out, position, position + header.size)

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from ...records import BatchHeader, Buffer
-from ..segment import BatchMeta
+from ..index import BatchMeta
 
 Judge = Callable[[BatchHeader, int], int]
 

@@ -25,7 +25,7 @@ from ...records.types import (
     TRANSACTIONAL_BIT,
 )
 from ...types import TimestampType
-from ..segment import BatchMeta
+from ..index import BatchMeta
 from .horizon import HORIZON_BIT, NO_CONTROL_TYPE, Verdict, delete_horizon_ms
 
 Judge = Callable[[BatchHeader, int], int]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from ...errors import CorruptLogError
 from ..config import LogConfig
 from ..files import Buffer, FileSystem
-from ..index import OffsetIndex, TimeIndex
-from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, segment_name
+from ..index import BatchMeta, OffsetIndex, TimeIndex
+from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 from ..swap import CLEANED
 from ..txn_index import TXN_INDEX_SUFFIX
 
