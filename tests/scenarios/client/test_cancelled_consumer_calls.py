@@ -219,7 +219,7 @@ def put(consumer: AsyncConsumer, base: int) -> None:
     if assigned.position is None:
         assigned.position = base
     data = encode_batch([(1, None, b"v", None)] * 3, base_offset=base)
-    consumer._core.reading.inbox.put(Slice(assigned, assigned.generation, base, base + 3, [data], len(data)))
+    consumer._core.reading.inbox.put(Slice(assigned, base, base + 3, [data], len(data)))
 
 
 async def assigned(consumer: AsyncConsumer) -> None:

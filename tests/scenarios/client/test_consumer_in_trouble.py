@@ -233,7 +233,7 @@ def test_error_of_a_missing_topic_is_over_when_the_topic_is_there(fake: Any, mon
         inp._core.reading.sync()
         until(lambda: later in fetcher.tracked and fetcher.tracked[later].reported, "an error waits for a poll")
         fake.create("later")
-        until(lambda: fetcher.tracked[later].link, "the topic's partition is fetched")
+        until(lambda: later in fetcher.placed, "the topic's partition is fetched")
         fill(fake, 10, topic="later")
         assert len(read(inp, 20)) == 20  # without an error
 
@@ -244,7 +244,7 @@ def test_what_the_io_thread_finds_never_writes_the_callers_position(fake: Any) -
         inp.assign([T0])
         assigned = inp._core.reading.partitions[T0]
         inp.poll(0)
-        until(lambda: assigned.found)
+        until(lambda: assigned.found is not None)
         assert assigned.position is None  # a seek may be writing it just now
         assert inp.position(T0) == 0
         inp.seek_to_end(T0)

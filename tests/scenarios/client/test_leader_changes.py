@@ -246,7 +246,7 @@ def test_broker_that_was_dead_is_dialed_at_once_when_it_leads_anew(
             sent = out.send("t", b"v")
         until(lambda: len(pauses) > 3)
         if what == "consumer placed again":  # the pause continues at a replica from the earlier metadata
-            until(lambda: inp._core.reading.fetcher.tracked[T0].link is not None)
+            until(lambda: T0 in inp._core.reading.fetcher.placed)
         cluster.servers[1] = cluster._serve(1)
         cluster.append("t", 0, encode_batch([(0, None, b"second", None)]))
         cluster.move("t", 0, 1)

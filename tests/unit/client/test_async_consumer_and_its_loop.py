@@ -30,7 +30,7 @@ def filled(consumer: AsyncConsumer, *, slices: int = 1) -> None:
     for number in range(slices):
         base = number * RECORDS
         data = encode_batch([(1, None, b"v", None)] * RECORDS, base_offset=base)
-        core.reading.inbox.put(Slice(assigned, assigned.generation, base, base + RECORDS, [data], len(data)))
+        core.reading.inbox.put(Slice(assigned, base, base + RECORDS, [data], len(data)))
 
 
 def handle() -> None:

@@ -10,7 +10,6 @@ from headrace import TopicPartition
 from headrace.consumer.core import ConsumerCore
 from headrace.consumer.inbox import Slice
 from headrace.consumer.reading import Reading
-from headrace.consumer.tracked import Tracked
 from headrace.settings import CONSUMER, resolve
 from headrace_core.errors import HeadraceError, InvalidArgumentError, UnknownTopicOrPartitionError
 from headrace_core.records import encode_batch
@@ -28,7 +27,8 @@ class Consuming:
         self.reading.inbox._on_room = lambda: None
         self.missing = [TopicPartition("missing", number) for number in range(missing)]
         self.reading.replace_assignment([HEALTHY, *self.missing], from_group=False)
-        self.tracked = {tp: Tracked(assigned, 0, None) for tp, assigned in self.reading.partitions.items()}
+        for assigned in self.reading.partitions.values():
+            assigned.begin(0)
         self._end = 0
 
     def fetch(self, slices: int = 1) -> None:
@@ -36,13 +36,14 @@ class Consuming:
         for _ in range(slices):
             data = encode_batch([(1, None, b"v", None)] * BATCH, base_offset=self._end)
             end = self._end + BATCH
-            self.reading.inbox.put(Slice(assigned, assigned.generation, self._end, end, [data], len(data)))
+            self.reading.inbox.put(Slice(assigned, self._end, end, [data], len(data)))
             self._end = end
 
     def fail(self, error: HeadraceError | None = None) -> None:
         """Report an error of each missing partition, as a lookup of their topic does."""
         for tp in self.missing:
-            self.reading.fetcher.tell(self.tracked[tp], error or UnknownTopicOrPartitionError(f"{tp} does not exist"))
+            each = error or UnknownTopicOrPartitionError(f"{tp} does not exist")
+            self.reading.fetcher.tell(self.reading.partitions[tp], each)
 
     def polls(self, most: int = 1_000) -> list[int | str]:
         """The results of polls until one returns nothing: the number of records, or the partition that failed."""

@@ -542,7 +542,7 @@ def test_a_slice_that_is_being_waited_for_learns_that_reading_goes_on(make: Make
         core = party.core
         begun = RecordIterator([b""], topic="t", partition=0, start_offset=10, check_crc=True)
         core.reading.current = (
-            Slice(core.reading.partitions[T0], core.reading.partitions[T0].generation, 10, 11),
+            Slice(core.reading.partitions[T0], 10, 11),
             begun,
         )
         core.reading.shut(True)

@@ -43,7 +43,7 @@ def fetch(r: Reading, tp: TopicPartition, base: int) -> None:
     """Queue one slice of ``BATCH`` records, as the fetcher does; the values are the offsets."""
     assigned = r.partitions[tp]
     data = encode_batch([(1, None, b"%d" % (base + n), None) for n in range(BATCH)], base_offset=base)
-    r.inbox.put(Slice(assigned, assigned.generation, base, base + BATCH, [data], len(data)))
+    r.inbox.put(Slice(assigned, base, base + BATCH, [data], len(data)))
 
 
 def test_records_of_an_interrupted_poll_are_read_again() -> None:

@@ -29,7 +29,7 @@ def put(r: Reading, tp: TopicPartition, base: int) -> None:
     """Queue one slice of ``BATCH`` records, as the fetcher does."""
     assigned = r.partitions[tp]
     data = encode_batch([(1, None, b"v", None)] * BATCH, base_offset=base)
-    r.inbox.put(Slice(assigned, assigned.generation, base, base + BATCH, [data], len(data)))
+    r.inbox.put(Slice(assigned, base, base + BATCH, [data], len(data)))
 
 
 def with_slices(*bases: int) -> Reading:
@@ -113,7 +113,7 @@ class Story:
         # In some stories, the slices of paused partitions exceed the limit, and are fetched again.
         self.r = reading(**{"fetch.queue.max.bytes": self.chance.choice([6, 1_000]) * slice_size})
         self.expected: dict[TopicPartition, int] = {}
-        self.fetched: dict[TopicPartition, tuple[int, int]] = {}  # (generation, end of the fetched records)
+        self.fetched: dict[TopicPartition, tuple[Any, int]] = {}  # the Partition, and the end of its records
         self.log: list[str] = []
         self.assign()
 
@@ -128,15 +128,15 @@ class Story:
     def fetch(self) -> None:
         for tp in (T0, T1, T2):
             assigned = self.r.partitions[tp]
-            generation, end = self.fetched.get(tp, (-1, 0))
-            if generation != assigned.generation:
+            fetched, end = self.fetched.get(tp, (None, 0))
+            if fetched is not assigned:
                 end = self.r.known_position(tp) or 0
             if not assigned.paused and self.chance.random() < 0.5:
                 base = end - end % BATCH
                 data = encode_batch([(1, None, b"v", None)] * BATCH, base_offset=base)
-                self.r.inbox.put(Slice(assigned, assigned.generation, end, base + BATCH, [data], len(data)))
+                self.r.inbox.put(Slice(assigned, end, base + BATCH, [data], len(data)))
                 end = base + BATCH
-            self.fetched[tp] = assigned.generation, end
+            self.fetched[tp] = assigned, end
 
     def some(self) -> list[TopicPartition]:
         return self.chance.sample([T0, T1, T2], self.chance.randint(1, 3))

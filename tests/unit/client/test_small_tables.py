@@ -55,7 +55,7 @@ def fetch(r: Reading, tp: TopicPartition, base: int, at: int = 0) -> None:
     """Queue a batch, as the fetcher does, which fetches from the offset ``at`` on."""
     assigned = r.partitions[tp]
     data = encode_batch([(1, None, bytes(VALUE - 24), None)] * ROWS, base_offset=base)
-    r.inbox.put(Slice(assigned, assigned.generation, max(base, at), base + ROWS, [data], len(data)))
+    r.inbox.put(Slice(assigned, max(base, at), base + ROWS, [data], len(data)))
 
 
 def take(r: Reading, max_bytes: int, columns: list[str] | None = None) -> list[tuple[int, int]]:

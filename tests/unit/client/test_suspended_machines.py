@@ -54,7 +54,7 @@ def test_a_member_hands_out_nothing_after_a_suspension_although_its_timers_are_l
         core, member = party.core, party.group._membership.member
         begun = RecordIterator([b""], topic="t", partition=0, start_offset=10, check_crc=True)
         core.reading.current = (
-            Slice(core.reading.partitions[T0], core.reading.partitions[T0].generation, 10, 11),
+            Slice(core.reading.partitions[T0], 10, 11),
             begun,
         )
         assert core.reading.next_iterator() is begun

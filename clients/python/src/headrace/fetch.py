@@ -13,7 +13,7 @@ from headrace_core.types import TopicPartition
 from . import arguments
 from .callbacks import refuse_to_wait
 from .consumer.core import ConsumerCore
-from .consumer.inbox import Assigned, Slice
+from .consumer.inbox import Partition, Slice
 from .faces import Face
 from .settings import CONSUMER, resolve
 from .typed_settings import ConsumerSettings
@@ -87,7 +87,7 @@ class RangeReader(Face):
         self._left = set(wanted)  #: the partitions whose ranges have not been returned in whole
         #: What was fetched and not yet returned. An iteration that is left loses none of it: the next one begins at the
         #: partitions' positions, which may lie within a batch of the log.
-        self._fetched: dict[Assigned, list[Slice]] = {}
+        self._fetched: dict[Partition, list[Slice]] = {}
         #: The decoder of the first partition in ``_fetched``, with its arguments.
         self._decoding: tuple[tuple[list[str] | None, bool, int], Iterator[pa.RecordBatch]] | None = None
 
@@ -109,7 +109,7 @@ class RangeReader(Face):
             self._returned(assigned, item.next_offset)
             yield RangeSlice(*assigned.tp, start, end, item.next_offset, b"".join(item.parts))
 
-    def _next_fetched(self, max_bytes: int) -> tuple[Assigned, list[Slice]] | None:
+    def _next_fetched(self, max_bytes: int) -> tuple[Partition, list[Slice]] | None:
         """A partition and what was fetched of it; None at the end of all ranges. Takes about ``max_bytes`` at a time
         from the inbox."""
         core = self._core
@@ -118,14 +118,14 @@ class RangeReader(Face):
             size = 0 if not self._fetched else max_bytes
             while size < max_bytes and (taken := core.reading.next_slice()) is not None:
                 item = taken[0]
-                self._fetched.setdefault(item.assigned, []).append(item)
+                self._fetched.setdefault(item.partition, []).append(item)
                 size += item.size
             if self._fetched:
                 return next(iter(self._fetched.items()))
             self._wait()
         return None
 
-    def _returned(self, assigned: Assigned, position: int) -> None:
+    def _returned(self, assigned: Partition, position: int) -> None:
         """Advance the position of a partition, and free what lies before it."""
         items, end = self._fetched[assigned], assigned.end_offset
         assert end is not None

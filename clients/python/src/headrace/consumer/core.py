@@ -22,8 +22,8 @@ from ..faces import several, where
 from ..group.commits import GroupOffsets
 from ..group.membership import LEAVE_S
 from ..models import OffsetAndMetadata, OffsetAndTimestamp
+from .fetcher import reset_timestamp
 from .group import Callbacks, GroupConsumer
-from .positions import reset_timestamp
 from .reading import Reading, each_of
 from .subscribing import check_group, not_both, subscription_of
 

@@ -11,23 +11,22 @@ from headrace_core.errors import HeadraceError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .inbox import Assigned
+    from .inbox import Partition
 
 
 class Decoded:
     """The rest of a decoded batch: without it, each table below the size of a batch would decode the batch again.
 
-    A cache of one partition: the fetched batch stays queued. It is valid for the partition's ``generation`` and
-    ``position``, and for the same columns. ``size``: the bytes that it keeps in memory.
+    A cache of one partition: the fetched batch stays queued. It is valid for the partition at
+    ``position``, until it is stale, and for the same columns. ``size``: the bytes that it keeps in memory.
     """
 
-    __slots__ = ("assigned", "columns", "generation", "include_headers", "position", "rows", "size")
+    __slots__ = ("assigned", "columns", "include_headers", "position", "rows", "size")
 
     def __init__(
-        self, assigned: Assigned, rows: pa.RecordBatch, columns: list[str] | None, include_headers: bool
+        self, assigned: Partition, rows: pa.RecordBatch, columns: list[str] | None, include_headers: bool
     ) -> None:
         self.assigned = assigned
-        self.generation = assigned.generation
         self.position: int = rows.column("offset")[0].as_py()
         self.rows = rows
         self.columns = columns
@@ -35,11 +34,11 @@ class Decoded:
         self.size: int = rows.get_total_buffer_size()
 
     def rows_at(
-        self, assigned: Assigned, position: int, columns: list[str] | None, include_headers: bool
+        self, assigned: Partition, position: int, columns: list[str] | None, include_headers: bool
     ) -> pa.RecordBatch | None:
         """The rows, if they are those of these columns from ``position`` on."""
-        own = self.assigned, self.generation, self.position, self.columns, self.include_headers
-        asked = assigned, assigned.generation, position, columns, include_headers
+        own = self.assigned, self.position, self.columns, self.include_headers
+        asked = assigned, position, columns, include_headers
         return self.rows if own == asked else None
 
 

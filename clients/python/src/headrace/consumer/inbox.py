@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_core.clock import boottime_s
@@ -20,79 +21,98 @@ from ..engine.io_thread import call_in
 from .read_epochs import ReadEpochs
 
 
-class Assigned:
-    """One assigned partition.
+@dataclass(slots=True, eq=False)
+class Partition:
+    """An assigned partition from one position on: a seek, or a repeated assignment, puts a new Partition in its place
+    (``anew``). The old one is stale, and with it all data that were fetched for it.
 
-    The caller's thread owns ``position`` and ``generation``; assign and seek raise the generation, which makes data
-    fetched for the old position stale. The I/O thread owns all fields other than ``position`` and ``generation``. While
-    ``position`` is None, the I/O thread looks up an offset by ``reset`` ("earliest", "latest", or None for
-    auto.offset.reset). The I/O thread stores the offset in ``found``, with the generation of the lookup, because a
-    write to ``position`` could overwrite a seek.
+    The caller's thread owns ``position``, ``paused`` and ``is_stale``, the I/O thread the rest. While ``position`` is
+    None, the I/O thread looks up an offset by ``reset`` ("earliest", "latest", or None for auto.offset.reset), and
+    stores it in ``found``.
     """
 
-    __slots__ = (
-        "begun",
-        "counts",
-        "end_offset",
-        "epochs",
-        "found",
-        "from_group",
-        "generation",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "paused",
-        "position",
-        "reset",
-        "tp",
-    )
+    tp: TopicPartition
+    counts: dict[str, float]  # metrics
+    is_stale: bool = False
+    position: int | None = None
+    found: int | None = None
+    reset: str | None = None
+    paused: bool = False
+    # The committed position: (offset, leader epoch of the record before the offset)
+    begun: tuple[int, int] | None = None
+    # True if the program assigned the partition itself (``assign``): if the partition has no position, fetching
+    # begins at the group's committed offset.
+    from_group: bool = False
+    end_offset: int | None = None  # end of a bounded read: fetch nothing from here on
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    epochs: ReadEpochs = field(default_factory=ReadEpochs)  # of the records before fetch_at (KIP-320)
+    # --- how it is fetched
+    fetch_at: int | None = None
+    asks_group: bool = False  # look up the group's committed offset before any other position
+    is_placing: bool = False  # its leader and position are being looked up
+    known_epoch: int = -1  # the largest leader epoch in the metadata
+    has_news: bool = False  # whether the metadata changed since the partition got its last link
+    may_be_truncated: bool = False  # a broker reported that the log changed before fetch_at
+    near: int = -1  # a follower in our rack to read from until near_until, in time.monotonic() (KIP-392)
+    near_until: float = 0.0
+    leader_until: float = 0.0  # a follower was unreachable: read from the leader until this time
+    valid_from: int = 0  # responses to requests before this number are for an old position
+    attempts: int = 0
+    retry_at: float = 0.0
+    reported: Slice | None = None  # the Slice with the partition's last retriable error
 
-    def __init__(self, tp: TopicPartition, generation: int, counts: dict[str, float]) -> None:
-        self.tp = tp
-        self.counts = counts  # metrics
-        self.generation = generation
-        self.position: int | None = None
-        self.found: tuple[int, int] | None = None  # (generation, offset)
-        self.reset: str | None = None
-        self.paused = False
-        # The committed position: (offset, leader epoch of the record before the offset)
-        self.begun: tuple[int, int] | None = None
-        self.epochs: ReadEpochs | None = None  # Leader epochs of the fetched records.
-        # True if the program assigned the partition itself (``assign``): if the partition has no position, fetching
-        # begins at the group's committed offset.
-        self.from_group = False
-        self.end_offset: int | None = None  # end of a bounded read: fetch nothing from here on
-        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+    def anew(self) -> Partition:
+        """The partition that takes the place of this one, without a position."""
+        self.is_stale = True
+        new = Partition(self.tp, self.counts)
+        new.reset, new.paused, new.begun, new.from_group = self.reset, self.paused, self.begun, self.from_group
+        new.end_offset, new.epochs = self.end_offset, self.epochs
+        new.high_watermark, new.last_stable_offset = self.high_watermark, self.last_stable_offset
+        new.log_start_offset = self.log_start_offset
+        return new
+
+    def begin(self, position: int | None) -> None:
+        """Fetch from ``position`` on; None: from the offset that a lookup finds."""
+        self.fetch_at = position
+        self.asks_group = self.from_group and position is None and self.reset is None
+        self.epochs = ReadEpochs()
+        if self.begun is not None and self.begun[0] == position:
+            self.epochs.begin(*self.begun)
+
+    def learn_epoch(self, leader_epoch: int) -> None:
+        """Note the partition's leader epoch in the metadata. A newer leader epoch ends the partition's pause after a
+        failure."""
+        if leader_epoch > self.known_epoch:
+            self.known_epoch, self.has_news = leader_epoch, True
+            self.retry_at, self.attempts = 0.0, 0
 
     def epoch_before(self, offset: int) -> int:
         """The leader epoch of the record before ``offset``; -1: unknown. Before the first fetch of the partition, only
         the leader epoch of the committed offset is known."""
-        read = -1 if self.epochs is None else self.epochs.before(offset)
-        if read < 0 and self.begun is not None and self.begun[0] == offset:
-            return self.begun[1]
-        return read
+        read = self.epochs.before(offset)
+        return self.begun[1] if read < 0 and self.begun is not None and self.begun[0] == offset else read
 
 
 class Slice:
     """Whole batches of one partition, from ``fetch_offset`` to ``next_offset``; the first batch may begin below
     ``fetch_offset``. ``parts`` has the batches that the consumer may read; a part is one or more batches. ``size`` is
     the size in bytes of the fetched data, which the parts keep in memory. With an ``error``, the Slice has no batches:
-    the error is raised when the Slice is read, and then ``is_raised`` is True."""
+    the error is raised when the Slice is read, and then ``is_raised`` is True, as for an error that is over."""
 
-    __slots__ = ("assigned", "error", "fetch_offset", "generation", "is_raised", "next_offset", "parts", "size")
+    __slots__ = ("error", "fetch_offset", "is_raised", "next_offset", "partition", "parts", "size")
 
     def __init__(
         self,
-        assigned: Assigned,
-        generation: int,
+        partition: Partition,
         fetch_offset: int,
         next_offset: int,
         parts: Sequence[Buffer] = (),
         size: int = 0,
         error: HeadraceError | None = None,
     ) -> None:
-        self.assigned = assigned
-        self.generation = generation
+        self.partition = partition
         self.fetch_offset = fetch_offset
         self.next_offset = next_offset
         self.parts = parts
@@ -176,14 +196,14 @@ class Inbox:
             call_in(loop, lambda: future.done() or future.set_result(None))
 
     def take(self) -> Slice | None:
-        """Return the next Slice whose generation is current, or None. Slices of paused partitions must have been
+        """Return the next Slice that is not stale, or None. Slices of paused partitions must have been
         removed from the queue before (see Reading._hold)."""
         while self.slices:
             item = self.slices.popleft()
             self._bytes_out += item.size
             if self.fetcher_waits:
                 self._tell_of_room()
-            if item.generation == item.assigned.generation:
+            if not item.partition.is_stale and not item.is_raised:
                 return item
         return None
 

@@ -24,7 +24,7 @@ from ..models import OffsetAndMetadata
 from ..serializers import WouldWait, deserializer
 from .decoded import Decoded, take_rows
 from .fetcher import Fetcher
-from .inbox import Assigned, Inbox, Slice
+from .inbox import Inbox, Partition, Slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ class Reading:
             from ..tracing import ConsumerTraces
 
             self.traces = ConsumerTraces(config)
-        self.partitions: dict[TopicPartition, Assigned] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
         self._engine = engine
         self._current: tuple[Slice, RecordIterator] | None = None
         #: The iterator of the Slice (fetched batches of one partition) from which the consumer returns records. An
@@ -74,9 +74,8 @@ class Reading:
         self._failed: Slice | None = None
         # The rows that the last table left of a batch; ``_resumed`` begins with this batch.
         self._decoded: Decoded | None = None
-        # The (generation, position) at which the last ``drain`` or ``take_arrow`` began to read each partition.
-        self._taken: dict[Assigned, tuple[int, int]] = {}
-        self._generation = 0
+        # The position at which the last ``drain`` or ``take_arrow`` began to read each partition.
+        self._taken: dict[Partition, int] = {}
         self.is_dirty = False  # the fetcher does not know the present assignment: see ``sync``
         #: Whether a position has moved over data without records for the caller since the caller's poll began: aborted
         #: transactions, transaction markers, gaps left by compaction. Then the poll ends (KAFKA-12980).
@@ -177,43 +176,42 @@ class Reading:
         self.remove_assigned(list(self.partitions))
         self.sync()
 
-    def _new(self, tp: TopicPartition, *, from_group: bool = False) -> Assigned:
-        self._generation += 1
-        assigned = Assigned(tp, self._generation, self.partition_counts.of(*tp))
+    def _new(self, tp: TopicPartition, *, from_group: bool = False) -> Partition:
+        assigned = Partition(tp, self.partition_counts.of(*tp))
         assigned.from_group = from_group
         return assigned
 
-    def assigned(self, tp: TopicPartition) -> Assigned:
+    def assigned(self, tp: TopicPartition) -> Partition:
         found = self.partitions.get(tp)
         if found is None:
             raise IllegalStateError(f"{TopicPartition(*tp)} is not assigned to this consumer; assign it first")
         return found
 
-    def _void(self, assigned: Assigned) -> None:
-        """Make all fetched data of the partition stale."""
-        self._generation += 1
-        assigned.generation = self._generation
+    def _void(self, assigned: Partition) -> Partition:
+        """Make all fetched data of the partition stale; returns the Partition that takes its place."""
+        new = assigned.anew()
+        if self.partitions.get(assigned.tp) is assigned:
+            self.partitions[assigned.tp] = new
         self._held.pop(assigned.tp, None)
         self._errors.pop(assigned.tp, None)
-        if self.current is not None and self.current[0].assigned is assigned:
+        if self.current is not None and self.current[0].partition is assigned:
             self.current = None
         self._drop_decoded(assigned)
-        self._resumed = deque(item for item in self._resumed if item[0].assigned is not assigned)
+        self._resumed = deque(item for item in self._resumed if item[0].partition is not assigned)
         self.is_dirty = True
+        return new
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         self.check_open()
         assigned = self.assigned(tp)
         offset = arguments.offset(offset)
-        self._void(assigned)
-        assigned.position, assigned.reset = offset, None
+        new = self._void(assigned)
+        new.position, new.reset = offset, None
 
     def seek_to(self, partitions: Named, where: str) -> None:
         self.check_open()
         for tp in list(self.partitions) if not partitions else each_of(partitions):
-            assigned = self.assigned(tp)
-            self._void(assigned)
-            assigned.position, assigned.reset = None, where
+            self._void(self.assigned(tp)).reset = where
 
     def pause(self, partitions: Named) -> None:
         self.check_open()
@@ -232,52 +230,46 @@ class Reading:
                 self.is_dirty = True
                 self._resumed.extend(self._held.pop(tp, ()))
 
-    def _hold_taken(self, assigned: Assigned) -> None:
+    def _hold_taken(self, assigned: Partition) -> None:
         """Hold the partition's current slice, and behind it its slices in ``_resumed``. Slices that stayed in
         ``_resumed`` would come before the current slice if the next resume came before a poll."""
         held: deque[tuple[Slice, RecordIterator | None]] = deque()
-        if self.current is not None and self.current[0].assigned is assigned:
+        if self.current is not None and self.current[0].partition is assigned:
             assigned.position = self.current[1].position
             held.append(self.current)
             self.current = None
-        held.extend(entry for entry in self._resumed if entry[0].assigned is assigned)
+        held.extend(entry for entry in self._resumed if entry[0].partition is assigned)
         if held:
-            self._resumed = deque(entry for entry in self._resumed if entry[0].assigned is not assigned)
+            self._resumed = deque(entry for entry in self._resumed if entry[0].partition is not assigned)
             self._held[assigned.tp] = held
             self._limit_held(assigned)
 
     def _hold(self, item: Slice, iterator: RecordIterator | None) -> None:
         """Hold a slice of a paused partition, behind the partition's held slices."""
-        self._held.setdefault(item.assigned.tp, deque()).append((item, iterator))
-        self._limit_held(item.assigned)
+        self._held.setdefault(item.partition.tp, deque()).append((item, iterator))
+        self._limit_held(item.partition)
 
-    def _limit_held(self, assigned: Assigned) -> None:
+    def _limit_held(self, assigned: Partition) -> None:
         """Drop the slices of the partition if too many bytes are held, and fetch them again later: repeated pauses must
         not fill the memory."""
         self._drop_decoded(assigned)
         kept = sum(entry[0].size for some in (self._resumed, *self._held.values()) for entry in some)
         if kept > self.inbox.max_bytes:
             position = self.known_position(assigned.tp)
-            self._void(assigned)
-            assigned.position = position
+            self._void(assigned).position = position
 
     def known_position(self, tp: TopicPartition) -> int | None:
         """The partition's position; None until it has been looked up."""
         assigned = self.assigned(tp)
-        if self.current is not None and self.current[0].assigned is assigned:
+        if self.current is not None and self.current[0].partition is assigned:
             return int(self.current[1].position)
-        if assigned.position is None and assigned.found is not None and assigned.found[0] == assigned.generation:
-            return assigned.found[1]
-        return assigned.position
+        return assigned.found if assigned.position is None else assigned.position
 
     def sync(self) -> None:
         if not self.is_dirty or self.state != "open":  # (a callback may have closed the consumer)
             return
         self.is_dirty = False
-        wanted = [
-            (assigned, assigned.generation, self.known_position(tp), assigned.reset, assigned.paused)
-            for tp, assigned in self.partitions.items()
-        ]
+        wanted = [(assigned, self.known_position(tp)) for tp, assigned in self.partitions.items()]
         self._engine.call(self.fetcher.sync, wanted)
 
     # --- for the group (on the I/O thread) ---------------------------------------------------------------------------
@@ -320,7 +312,7 @@ class Reading:
                         self._raise_standing()
                         return None
                     item, iterator = taken, None
-                if item.assigned.paused:
+                if item.partition.paused:
                     self._hold(item, iterator)
                 elif item.error is None:
                     self._failed = None
@@ -337,7 +329,7 @@ class Reading:
         if item.error.retriable:
             self._failed = item
         else:
-            self._errors[item.assigned.tp] = item.error
+            self._errors[item.partition.tp] = item.error
         item.is_raised = True
         raise item.error.with_traceback(None)
 
@@ -367,7 +359,7 @@ class Reading:
                 return None
             item, iterator = found
             if iterator is None:
-                tp = item.assigned.tp
+                tp = item.partition.tp
                 iterator = RecordIterator(
                     item.parts,
                     topic=tp.topic,
@@ -382,7 +374,7 @@ class Reading:
         return None if self.inbox.alarm or self.inbox.is_shut else iterator
 
     def _iterator(self, item: Slice, offset: int) -> RecordIterator:
-        tp = item.assigned.tp
+        tp = item.partition.tp
         return RecordIterator(
             item.parts, topic=tp.topic, partition=tp.partition, start_offset=offset, check_crc=self.check_crcs
         )
@@ -391,7 +383,7 @@ class Reading:
         """Set the position of a partition to the end of the Slice whose iterator has ended."""
         if self._current is not None and self._current[1] is iterator:
             item = self._current[0]
-            item.assigned.position = max(iterator.position, item.next_offset)
+            item.partition.position = max(iterator.position, item.next_offset)
             self._current = self.under_way = None
 
     def drain(self, max_records: int) -> list[Record]:
@@ -413,7 +405,7 @@ class Reading:
                 while len(out) < max_records and left > 0 and (iterator := self.next_iterator()) is not None:
                     assert self._current is not None
                     item, stood = self._current[0], iterator.position
-                    self._taken.setdefault(item.assigned, (item.generation, stood))
+                    self._taken.setdefault(item.partition, stood)
                     taken = iterator.take(max_records - len(out), left)
                     left -= iterator.taken_bytes
                     if not taken:
@@ -518,7 +510,7 @@ class Reading:
         names = arrow_schema(None if columns is None else tuple(columns), include_headers).names
         if "offset" not in names:  # the position after the returned rows
             columns = [*(columns or ()), "offset"]
-        taken: dict[Assigned, list[tuple[Slice, int]]] = {}
+        taken: dict[Partition, list[tuple[Slice, int]]] = {}
         size = 0
         if self.current is not None:
             item, iterator = self.current
@@ -574,7 +566,7 @@ class Reading:
                     end = entries[-1][0].next_offset
                 _move(entries[0][0], end)
                 (last if rest is None else first).append(self._from(entries, end))
-                if rest is not None and entries[0][0].generation == assigned.generation and self.state == "open":
+                if rest is not None and not assigned.is_stale and self.state == "open":
                     left_over = Decoded(assigned, rest, columns, include_headers)
             batches += rows
             self.skipped |= end > start
@@ -594,29 +586,28 @@ class Reading:
         self._decoded = decoded
         self.inbox.count_decoded(0 if decoded is None else decoded.size)
 
-    def _drop_decoded(self, assigned: Assigned) -> None:
+    def _drop_decoded(self, assigned: Partition) -> None:
         if self._decoded is not None and self._decoded.assigned is assigned:
             self._keep(None)
 
     def _queue(self, again: Queued) -> None:
         """Queue slices of one partition before all others, unless a seek has made them stale."""
-        if again and again[0][0].generation == again[0][0].assigned.generation:
+        if again and not again[0][0].partition.is_stale:
             self._resumed.extendleft(reversed(again))
 
-    def _take(self, item: Slice, start: int, taken: dict[Assigned, list[tuple[Slice, int]]]) -> None:
-        taken.setdefault(item.assigned, []).append((item, start))
-        self._taken.setdefault(item.assigned, (item.generation, start))
+    def _take(self, item: Slice, start: int, taken: dict[Partition, list[tuple[Slice, int]]]) -> None:
+        taken.setdefault(item.partition, []).append((item, start))
+        self._taken.setdefault(item.partition, start)
 
     def give_back(self) -> None:
         """Undo the last ``drain`` or ``take_arrow``, whose caller did not receive the result: fetch the data again."""
-        for assigned, (generation, start) in self._taken.items():
-            if generation == assigned.generation and self.state == "open":
-                self._void(assigned)
-                assigned.position = start
+        for assigned, start in self._taken.items():
+            if not assigned.is_stale and self.state == "open":
+                self._void(assigned).position = start
 
     def _decode_arrow(
         self,
-        assigned: Assigned,
+        assigned: Partition,
         parts: list[Buffer],
         start: int,
         *,
@@ -662,7 +653,7 @@ class Reading:
             position = _move(item, item.next_offset)
         return batches, position, []
 
-    def _end(self, assigned: Assigned) -> int:
+    def _end(self, assigned: Partition) -> int:
         """The end of the records that this consumer may read, as an offset; -1: not known yet."""
         return assigned.last_stable_offset if self.reads_committed else assigned.high_watermark
 
@@ -681,7 +672,7 @@ class Reading:
     def _count_consumed(self, item: Slice) -> None:
         count = item.next_offset - item.fetch_offset
         self.metrics.record(time.monotonic(), ("records-consumed", count, 1))
-        item.assigned.counts["records-consumed-total"] += count
+        item.partition.counts["records-consumed-total"] += count
 
     def partition_values(self) -> dict[TopicPartition, dict[str, float]]:
         """The record counts of each partition that was read, and the lag of each assigned partition."""
@@ -722,8 +713,8 @@ class Reading:
 def _move(item: Slice, position: int) -> int:
     """Set the position of a Slice's partition, and return it. A seek during the decoding, from another task, keeps its
     position."""
-    if item.generation == item.assigned.generation:
-        item.assigned.position = position
+    if not item.partition.is_stale:
+        item.partition.position = position
     return position
 
 
