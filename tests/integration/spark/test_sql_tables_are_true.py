@@ -118,9 +118,11 @@ KINDS = {
         into="tag STRING PRIMARY KEY, n BIGINT",
     ),
     "newest row": Kind(
-        "SELECT id % 5 AS k, id FROM ev WHERE _partition = 0",
+        "SELECT k, id FROM fives",
         "SELECT id % 5 AS k, max_by(id, _offset) AS id FROM ev WHERE _partition = 0 GROUP BY id % 5",
         into="k BIGINT PRIMARY KEY, id BIGINT",
+        before="CREATE STREAM fives (k BIGINT, id BIGINT) WITH (topic = '{}-fives', partitions = 3, key = 'k');"
+        "INSERT INTO fives SELECT id % 5 AS k, id FROM ev WHERE _partition = 0",
     ),
 }  # fmt: skip
 #: How many of them one shell runs at once.
@@ -236,7 +238,7 @@ def test_a_table_is_its_select(shells: Callable[[str], Shells], names: list[str]
     for name, table in tables.items():
         kind = KINDS[name]
         if kind.before:
-            shell.run(kind.before)
+            shell.run(kind.before.format(shell.topic))
         if kind.into:
             shell.run(f"CREATE TABLE {table} ({kind.into}) WITH (partitions = 2); INSERT INTO {table} {kind.text}")
         else:
@@ -353,6 +355,7 @@ def test_what_a_table_cannot_follow_is_refused_before_anything_is_made(shells: C
         "INSERT INTO r SELECT max(tag) AS tag, count(*) AS n FROM ev": "an aggregate without GROUP BY",
         "INSERT INTO r SELECT max(tag) AS tag, id AS n FROM ev GROUP BY id": "the key lacks n, a column of GROUP BY",
         "INSERT INTO r SELECT tag, id AS n FROM ev UNION ALL SELECT tag, id FROM ev": "have no order",
+        "INSERT INTO r SELECT lower(tag) AS tag, id AS n FROM EV WHERE id > 0": "partitions of EV, which has no",
         "CREATE TABLE q WITH (key = 'tag, n') AS SELECT tag, count(*) AS n FROM ev GROUP BY tag": "the key has n",
         "CREATE STREAM s (tag STRING, n BIGINT) WITH (partitions = 1); INSERT INTO s SELECT tag, count(*) AS n FROM ev "
         "GROUP BY tag": "s is a stream",
@@ -398,3 +401,40 @@ def test_the_key_of_a_time_is_the_same_in_every_zone(shells: Callable[[str], She
     with Consumer(bootstrap_servers=cluster.bootstrap_servers, **settings) as consumer:
         keys = {record.key for records in records_in_topic(consumer, "times") for record in records}
     assert keys == {b"2026-10-25 00:30:00.12", b"1969-10-25 01:30:00"}
+
+
+def test_a_query_of_an_earlier_version_keeps_keys_in_utc_or_says_why_not(
+    shells: Callable[[str], Shells], cluster: LocalCluster
+) -> None:
+    shell = shells("earlier")
+    shell.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    shell.run(STREAM.format(shell.topic))
+    shell.run("INSERT INTO ev VALUES (1, 'a', 0.5, '2026-10-25T00:30:00.12Z'), (2, NULL, 0.5, NULL)")
+    shell.run("CREATE TABLE at AS SELECT ts, count(*) AS n FROM ev GROUP BY ts")
+    shell.run("CREATE TABLE both AS SELECT ts, tag, count(*) AS n FROM ev GROUP BY ts, tag")
+    assert shell.select("SELECT (SELECT count(*) FROM at), (SELECT count(*) FROM both)") == [(2, 2)]
+
+    def upgrade() -> list[str]:
+        """Start a shell whose catalog an earlier version wrote; return what it says of its queries."""
+        catalog = shell.session.catalog
+        for name in ("at", "both"):
+            catalog.queries[name] = replace(catalog.queries[name], settings=())
+        catalog.save()
+        shell.session.close()
+        shell.spark.conf.set("spark.sql.session.timeZone", ZONES[1])
+        shell.session = Session(shell.spark, Access(shell.servers), shell.directory)
+        shell._engine = Engine(shell.session)
+        return shell.session.resume()
+
+    assert upgrade() == []
+    assert f"spark.sql.session.timeZone={ZONES[1]}" in shell.session.catalog.queries["at"].settings
+    shell.session.continuous.stop_all()
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send("at", key=b"2026-10-24 20:30:00.12", value=b'{"ts":"2026-10-25T00:30:00.12Z","n":1}')
+        producer.send("both", key=b'{"ts":"2026-10-24T20:30:00.120000-04:00","tag":"a"}',
+                      value=b'{"ts":"2026-10-25T00:30:00.12Z","tag":"a","n":1}')  # fmt: skip
+    found = upgrade()
+    assert [each.split(", such as")[0] for each in found] == [
+        f"query {name} does not run: the table {name} has keys with times in another zone than UTC"
+        for name in ("at", "both")
+    ]

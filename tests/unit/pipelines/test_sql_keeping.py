@@ -7,13 +7,30 @@ from dataclasses import replace
 import pytest
 
 from headrace_pipelines.sql.faults import Source
-from headrace_pipelines.sql.keeping import Fault, Shape, key_fault, not_continuous, shape_of, time_of_now
+from headrace_pipelines.sql.keeping import (
+    Fault,
+    Shape,
+    key_fault,
+    not_continuous,
+    partition_fault,
+    shape_of,
+    time_of_now,
+)
 from headrace_pipelines.sql.parsing import select_of
 from headrace_pipelines.sql.plans import Node, Value
 from headrace_pipelines.sql.tokens import tokens
 
 #: FROM orders, which has the columns item (1) and id (2); the aggregates make n (3) and other columns.
-ORDERS = Node("SubqueryAlias", (Node("Table"),))
+ORDERS = Node(
+    "SubqueryAlias",
+    (
+        Node(
+            "Table",
+            values=(Value("AttributeReference", "item", id=1), Value("AttributeReference", "Id", id=2)),
+            table="Orders",
+        ),
+    ),
+)
 ITEM, ID, N = (Value("AttributeReference", "attributereference", id=number) for number in (1, 2, 3))
 
 
@@ -48,6 +65,8 @@ def over(kind: str, *children: Node, **more: object) -> Node:
 #: SELECT item, count(*) AS n FROM orders GROUP BY item
 COUNTS = Node("Aggregate", (ORDERS,), (replace(ITEM, group=0), alias(aggregate("count", literal("1")), 3), ITEM), 1)
 COLUMNS = {1: "item", 3: "n"}
+#: Rows of orders, in the order of its partitions.
+ROWS = Shape(table="Orders", sources={"item": "item"})
 
 
 def shape(plan: Node, columns: dict[int, str] = COLUMNS) -> Shape:
@@ -68,7 +87,8 @@ def fault(plan: Node) -> str:
 def test_rows_without_an_aggregate_stay() -> None:
     exploded = over("Generate", where(ORDERS, ID, literal("3")), values=(call("explode", ITEM),))
     for plan in (ORDERS, project(exploded, ITEM), over("EventTimeWatermark", ORDERS)):
-        assert shape(plan) == Shape()
+        found = shape(plan)
+        assert (found.table, found.is_aggregate, found.is_mixed) == ("Orders", False, False)
 
 
 @pytest.mark.parametrize("kind", ["Union", "Join", "Repartition", "RepartitionByExpression"])
@@ -201,7 +221,7 @@ def test_texts_for_the_present_are_refused_where_spark_reads_a_time() -> None:
     for text in ("today UTC", "Yesterday Europe/Berlin", "tomorrow+01:00"):
         assert f"'{text}' depends on when" in fault(where(ORDERS, ID, Value("Cast", "cast", (literal(text),))))
     for text in ("todays", "today is a day", "now or never"):
-        assert shape(where(ORDERS, ID, Value("Cast", "cast", (literal(text),)))) == Shape()
+        assert shape(where(ORDERS, ID, Value("Cast", "cast", (literal(text),)))) == ROWS
     sound = "SELECT 'now' AS x, DATE '2026-01-01' FROM o WHERE name = 'today'"
     assert time_of_now(list(tokens(Source(sound)))) is None
 
@@ -221,7 +241,7 @@ def test_a_subquery_over_a_stream_has_no_order_and_no_limit() -> None:
         assert "in a continuous query" in fault(where(ORDERS, ID, late))
         assert "in a continuous query" in fault(replace(COUNTS, children=(where(ORDERS, ID, late),)))
     given = replace(over("Distinct", Node("LocalRelation", is_stream=False)), is_stream=False)
-    assert shape(where(ORDERS, ID, Value("ListQuery", plan=given))) == Shape()
+    assert shape(where(ORDERS, ID, Value("ListQuery", plan=given))) == ROWS
 
 
 def test_an_error_points_at_the_word_or_at_the_start() -> None:
@@ -281,3 +301,27 @@ def test_a_column_that_a_dropped_row_lacks_is_no_key() -> None:
     assert below.of_group == {"item", "i", "u"}
     of_item = shape(project(where(COUNTS, ITEM, literal("x")), ITEM, N, upper, renamed), columns)
     assert of_item.of_group == {"item", "i", "u"}
+
+
+# -- rows of one key in several partitions
+
+
+def test_a_key_that_has_the_key_of_the_stream_keeps_the_order_of_its_rows() -> None:
+    renamed = project(where(project(ORDERS, alias(ITEM, 4), ID), ID), alias(Value("AttributeReference", id=4), 5), ID)
+    found = shape(renamed, {5: "Name", 2: "id"})
+    assert found == Shape(table="Orders", sources={"name": "item", "id": "Id"})
+    for key, source in ((["name"], ["ITEM"]), (["id", "name"], ["item"]), (["ID"], ["id"])):
+        assert partition_fault(key, found, source) is None, (key, source)
+    for key, source, what in (
+        (["id"], ["item"], "rows with the same id can come from several partitions of Orders, whose records have the"),
+        (["name"], ["item", "id"], "key item, id, so the newest is not determined; use GROUP BY name with max_by(col"),
+        (["id"], [], "Orders, which has no key, so the newest is not determined; use GROUP BY id with max_by(column, "
+         "_timestamp), or declare the key of Orders: CREATE STREAM ... WITH (key = '...')"),
+    ):  # fmt: skip
+        assert what in str(partition_fault(key, found, source)), key
+
+
+def test_a_computed_column_is_not_the_key_of_the_stream() -> None:
+    found = shape(project(ORDERS, alias(call("lower", ITEM), 5), alias(ID, 6)), {5: "item", 6: "n"})
+    assert found.sources == {"n": "Id"}
+    assert partition_fault(["item"], found, ["item"]) is not None

@@ -17,7 +17,7 @@ from .catalog import BAD_RECORDS, FORMATS, ContinuousQuery, Table
 from .cycles import check_acyclic
 from .dropping import check_unused
 from .faults import Source, SqlError
-from .keeping import Shape, key_fault
+from .keeping import Shape, key_fault, partition_fault
 from .made_topics import create_topic
 from .naming import column_fault, quoted, spelled, whole_number
 from .results import Message, Result
@@ -197,6 +197,10 @@ class Definitions:
                 f"{table.name} keeps the newest row of each key, and the rows of this SELECT have no order; use "
                 "GROUP BY with max_by(column, time), or write to a stream"
             )
+        if not shape.is_aggregate and (read := self._catalog.tables.get(shape.table.lower())) is not None:
+            partitions = len(self._session.ends_of(read.topic).ends)
+            if partitions > 1 and (fault := partition_fault(table.key, shape, read.key)) is not None:
+                return fault
         columns = self._session.frames.schema(table).fieldNames()
         if (fault := key_fault(table.key, columns, shape)) is not None:
             return fault

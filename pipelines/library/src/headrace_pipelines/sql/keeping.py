@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .faults import SqlError
 from .naming import unknown_column
@@ -85,7 +85,8 @@ class Shape:
     of its SELECT that have the values of GROUP BY, with None for a value that the SELECT lacks. ``of_group``: all
     columns that only the group decides. ``drops``: a filter over the aggregate may drop a group that has been
     written. ``is_mixed``: the rows have no order, such as those of two streams. ``equals``: a column of ``groups`` and
-    another column with the same values."""
+    another column with the same values. ``table``: the table whose rows are read in the order of its partitions.
+    ``sources``: columns of the SELECT, in lower case, and the columns of ``table`` that they are."""
 
     is_aggregate: bool = False
     groups: tuple[str | None, ...] = ()
@@ -93,6 +94,8 @@ class Shape:
     drops: bool = False
     is_mixed: bool = False
     equals: tuple[tuple[str, str], ...] = ()
+    table: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
@@ -102,7 +105,7 @@ def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
     if (fault := _fault(above, rest)) is not None:
         return fault
     if rest.kind != "Aggregate":
-        return Shape(is_mixed=any(node.kind in _MIXING or any(_streams_in(node)) for node in _nodes(plan)))
+        return _shape_of_rows(list(_nodes(plan)), columns)
     outputs = rest.values[: len(rest.values) - rest.groups]
     by_id = {each.id: each.group for each in outputs if each.id is not None and each.group is not None}
     of_group = {each.id for each in outputs if each.id is not None and not _has_aggregate(each)}
@@ -125,6 +128,35 @@ def shape_of(plan: Node, columns: Mapping[int, str]) -> Shape | Fault:
     groups = tuple(names.get(number) for number, each in enumerate(keys) if each.group in (None, number))
     of_columns = frozenset(columns[at] for at in of_group if at in columns)
     return Shape(True, groups, of_columns, drops, equals=equals)
+
+
+def _shape_of_rows(nodes: Sequence[Node], columns: Mapping[int, str]) -> Shape:
+    """The shape of a SELECT without an aggregate; ``nodes``: its plan from the top."""
+    if any(node.kind in _MIXING or any(_streams_in(node)) for node in nodes):
+        return Shape(is_mixed=True)
+    table = next((node for node in nodes if node.kind == "Table" and node.is_stream), Node(""))
+    sources = {each.id: each.name for each in table.values}
+    for node in reversed(nodes):
+        for each in node.values if node.kind == "Project" else ():
+            if each.kind == "Alias" and each.children[0].id in sources:
+                sources[each.id] = sources[each.children[0].id]
+    return Shape(
+        table=table.table, sources={columns[at].lower(): name for at, name in sources.items() if at in columns}
+    )
+
+
+def partition_fault(key: Sequence[str], shape: Shape, source: Sequence[str]) -> str | None:
+    """The reason why rows with one ``key`` may come from several partitions of the stream ``shape.table``, whose order
+    is not determined; None if they come from one. ``source``: the key of the stream's records."""
+    given = {shape.sources.get(name.lower(), "").lower() for name in key}
+    if source and all(name.lower() in given for name in source):
+        return None
+    keyed = f"whose records have the key {', '.join(source)}" if source else "which has no key"
+    return (
+        f"rows with the same {', '.join(key)} can come from several partitions of {shape.table}, {keyed}, so the "
+        f"newest is not determined; use GROUP BY {', '.join(key)} with max_by(column, _timestamp)"
+        + ("" if source else f", or declare the key of {shape.table}: CREATE STREAM ... WITH (key = '...')")
+    )
 
 
 def key_fault(key: Sequence[str], columns: Sequence[str], shape: Shape) -> str | None:

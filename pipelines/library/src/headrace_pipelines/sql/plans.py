@@ -40,8 +40,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a plan. ``values``: its expressions; those of an Aggregate without the ``groups`` expressions of GROUP
-    BY. ``join``: the kind of a join in SQL, such as ``INNER``."""
+    """A node of a plan. ``values``: its expressions; those of an Aggregate end with the ``groups`` expressions of GROUP
+    BY, and those of a Table are its columns. ``join``: the kind of a join in SQL, such as ``INNER``. ``table``: the
+    name of a Table."""
 
     kind: str
     children: tuple[Node, ...] = ()
@@ -49,6 +50,7 @@ class Node:
     groups: int = 0
     is_stream: bool = True
     join: str = ""
+    table: str = ""
 
 
 def tree_of(frame: DataFrame, is_table: Callable[[str], bool]) -> Node:
@@ -69,7 +71,11 @@ def _node(plan: Any, is_table: Callable[[str], bool], defined: Mapping[int, Any]
     if kind == "CTERelationRef":
         return Node("SubqueryAlias", (_node(defined[plan.cteId()], is_table, defined),), is_stream=plan.isStreaming())
     if kind == "View" and is_table(plan.desc().identifier().table()):
-        return Node("Table", is_stream=plan.isStreaming())
+        columns = tuple(
+            Value("AttributeReference", each.name(), (), each.exprId().id()) for each in _each(plan.output())
+        )
+        table = plan.desc().identifier().table()
+        return Node("Table", values=columns, is_stream=plan.isStreaming(), table=table)
 
     def value(expression: Any, groups: Sequence[Any] = ()) -> Value:
         return _value(expression, groups, lambda inner: _node(inner, is_table, defined))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headrace import Admin, Consumer
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 
 from ..access import Access
 from ..checkpoints import remove_unbegun
+from ..errors import QueryFailedError
 from ..sites import Site
 from .catalog import Catalog, ContinuousQuery, Table
 from .continuous import Continuous
@@ -30,7 +33,7 @@ from .spark_faults import be_quiet, message_of, pointing
 from .statements import Query
 from .tokens import Token, tokens
 from .uses import uses_of, with_uses
-from .writing import fitted
+from .writing import fitted, key_of
 
 #: The name of the shell among the pipelines; the consumer groups of the shell's queries have this prefix.
 NAME = "sql"
@@ -98,10 +101,31 @@ class Session:
             try:
                 self.catalog.queries[query.id] = found = with_uses(query, self.catalog)
                 check_acyclic(found, self.catalog, Source(found.text, f"query {found.id}"), 0, len(found.text))
+                if not found.settings:
+                    self._check_keys(found)
+                    self.catalog.queries[query.id] = found = replace(found, settings=self.settings_of_queries())
+                    self.catalog.save()
                 self.run(found)
             except HeadraceError as error:
                 faults.append(f"query {query.id} does not run: {error.message}")
         return faults
+
+    def _check_keys(self, query: ContinuousQuery) -> None:
+        """Check the keys of a query without settings: the version that made it wrote the times of keys in the session's
+        zone. Raises QueryFailedError if rows with keys in UTC would stand beside them."""
+        table = self.catalog.tables[query.target]
+        schema = self.frames.schema(table)
+        if not table.is_latest or not any("timestamp" in schema[name].dataType.simpleString() for name in table.key):
+            return
+        with pointing(select_of(query.text, f"query {query.id}")):
+            rows = self.frames.batch(table, self.ends_of(table.topic).ends, ("_key",))
+            found = rows.where(~key_of(rows, table).cast("string").eqNullSafe(F.col("_key"))).limit(1).collect()
+        if found:
+            raise QueryFailedError(
+                f"the table {table.name} has keys with times in another zone than UTC, such as {found[0]['_key']}, "
+                f"from an earlier version, so it would get a second row for each; TERMINATE {query.id}, DROP TABLE "
+                f"{table.name} DELETE TOPIC, and create the table again"
+            )
 
     def _create_function(self, text: str) -> str | None:
         try:
