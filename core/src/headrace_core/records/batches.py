@@ -11,11 +11,10 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from crc32c import crc32c
-
 from ..errors import CorruptMessageError, InvalidRecordError, InvalidTimestampError, UnsupportedVersionError
 from ..types import TimestampType
 from .compression import compress, decompress
+from .crc import crc32c
 from .types import (
     COMPRESSION_MASK,
     CRC_START,
