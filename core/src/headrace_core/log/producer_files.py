@@ -47,7 +47,7 @@ from ..errors import CorruptLogError, CorruptMessageError, HeadraceError, Invali
 from ..records import ABORT, COMMIT, BatchHeader, decode_batch, without_position
 from .files import NO_SPACE, File, FileSystem, read_file, write_file_atomically
 from .producer_state import BATCHES_KEPT, SNAPSHOT_SUFFIX, ProducerBatch, ProducerEntry, ProducerTable, sequence_after
-from .segment import LogSegment, Place, segment_name, show_compaction
+from .segment import LogSegment, Place, segment_name
 from .txn_index import AbortedTransaction
 
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot\Z")
@@ -187,7 +187,8 @@ def load_producers(
         # Of the transactions, a producer snapshot contains only the open ones. Find the ended transactions whose
         # markers may be uncommitted in the log before the snapshot.
         try:
-            before = _table_at(fs, snapshots, segments, max(high_watermark, segments[0].base_offset), notes)
+            begin = max(high_watermark, segments[0].base_offset)
+            before = _table_at(fs, snapshots, segments, begin, log_end_offset, notes)
             replay(before, segments, known_from, notes)
             table.inherit_undecided(before, known_from)
         except CorruptLogError as error:
@@ -247,7 +248,7 @@ def aborted_by_segment(
     and markers of the ``wanted`` segments, and of earlier segments back to the last valid snapshot. Raises
     CorruptLogError."""
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
-    table = _table_at(fs, snapshots, segments, wanted[0].base_offset, [])
+    table = _table_at(fs, snapshots, segments, wanted[0].base_offset, log_end_offset, [])
     found = {}
     for segment, end in zip(segments, ends, strict=True):
         if segment.base_offset < wanted[0].base_offset:
@@ -262,7 +263,12 @@ def aborted_by_segment(
 
 
 def _table_at(
-    fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], offset: int, notes: list[str]
+    fs: FileSystem,
+    snapshots: ProducerSnapshots,
+    segments: Sequence[LogSegment],
+    offset: int,
+    log_end_offset: int,
+    notes: list[str],
 ) -> ProducerTable:
     """Load the producer table for the records below ``offset``: from the newest valid snapshot at or below ``offset``,
     and from the log after that snapshot. Raises CorruptLogError."""
@@ -271,7 +277,7 @@ def _table_at(
         path = snapshots.path(found)
         with contextlib.suppress(FileNotFoundError, CorruptLogError):
             table = ProducerTable.from_snapshot(read_file(fs, path), path, found)
-            correct_open_transactions(table, segments, notes)
+            correct_open_transactions(table, segments, log_end_offset, notes)
             break
     replay(table, segments, max(offset, table.next_offset), notes)
     return table
@@ -288,7 +294,7 @@ def _believed(
         path = snapshots.path(offset)
         try:
             table = ProducerTable.from_snapshot(read_file(fs, path), path, offset)
-            correct_open_transactions(table, segments, notes)
+            correct_open_transactions(table, segments, log_end_offset, notes)
             break
         except FileNotFoundError:
             continue
@@ -368,7 +374,9 @@ def _segments_from(segments: Sequence[LogSegment], offset: int) -> Sequence[LogS
     return segments[max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0) :]
 
 
-def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegment], notes: list[str]) -> None:
+def correct_open_transactions(
+    table: ProducerTable, segments: Sequence[LogSegment], log_end_offset: int, notes: list[str]
+) -> None:
     """Correct the open transactions of a loaded snapshot: a transaction begins with its first batch in the log, and a
     transaction without a batch is closed (see the module's docstring). Reads one header for each open transaction. If
     the batch at the transaction's first offset is missing, also reads the headers after it. If the log is damaged at
@@ -391,7 +399,7 @@ def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegmen
         # If a deletion of records removed the first batch of an open transaction, the log after the snapshot shows
         # whether compaction may have removed a marker.
         is_below_start = min(missing.values()) < segments[0].base_offset
-        may_lack_markers = is_below_start and show_compaction(_segments_from(segments, table.next_offset))
+        may_lack_markers = is_below_start and _has_gap(segments, table.next_offset, log_end_offset)
     except CorruptLogError as error:
         notes.append(f"{error.message}; the open transactions are those of the producer snapshot")
         return
@@ -402,6 +410,18 @@ def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegmen
             if producer_id in begins or first_offset >= segments[0].base_offset or may_lack_markers
         }
     )
+
+
+def _has_gap(segments: Sequence[LogSegment], start: int, end: int) -> bool:
+    """Whether compaction left a gap between or inside the batches from ``start`` to ``end``. (Batches before a snapshot
+    cannot show what happened after it, and a truncation at ``end`` removes what it does not keep.)"""
+    next_offset = start
+    for _, place in _batches_between(segments, start, end):
+        header = place.header
+        if header.base_offset > next_offset or header.record_count <= header.last_offset_delta:
+            return True
+        next_offset = header.next_offset
+    return False
 
 
 def _begins_transaction(segments: Sequence[LogSegment], producer_id: int, offset: int) -> bool:
