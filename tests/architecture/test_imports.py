@@ -162,6 +162,46 @@ def test_a_local_cluster_loads_no_grpc_into_its_owner() -> None:
     assert not _loaded_by("from headrace import LocalCluster") & (HEAVY | SERVICES | {"grpc"})
 
 
+#: What a plaintext producer and consumer must not load: each costs CPU in every process that opens a client.
+NOT_FOR_PLAINTEXT = (
+    *HEAVY,
+    *SERVICES,
+    "headrace.admin",
+    "headrace.cluster_models",
+    "headrace.consumer.processing",
+    "headrace.observing",
+    "headrace.schemas",
+    "headrace.tracing",
+    "headrace_core.log",
+    "headrace_core.rpc.server",
+    "headrace_core.rpc.session_channel",
+    "headrace_core.rpc.streams",  # the servers' side
+    "headrace_core.security",  # but for the names of its protocols
+    "headrace_protos.v1.admin_pb2",
+    "headrace_protos.v1.cluster_pb2",
+    "headrace_protos.v1.node_pb2",
+    "headrace_protos.v1.security_pb2",
+    "headrace_protos.v1.transactions_pb2_grpc",
+    "headrace_tools",
+    "argparse",
+    "importlib.metadata",  # by the package crc32c
+    "opentelemetry",
+)
+
+
+def test_a_plaintext_producer_and_consumer_load_only_what_they_use() -> None:
+    clients = """
+from headrace import Consumer, Producer
+Producer(bootstrap_servers="127.0.0.1:1").close()
+Consumer(bootstrap_servers="127.0.0.1:1").close()"""
+    script = f"import json, sys\n{clients}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    loaded = set(json.loads(done.stdout)) - {"headrace_core.security", "headrace_core.security.protocols"}
+    assert "headrace.producer.sender" in loaded
+    assert [each for each in sorted(loaded) if any(f"{each}.".startswith(f"{no}.") for no in NOT_FOR_PLAINTEXT)] == []
+
+
 @pytest.mark.parametrize(
     "statement",
     [

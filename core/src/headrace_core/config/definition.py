@@ -13,7 +13,6 @@ docs/reference/configuration.md is generated from the declared keys.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import math
 import re
@@ -214,6 +213,8 @@ def _number(value: float) -> str:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
+    import difflib  # only an unknown key needs it
+
     near = difflib.get_close_matches(str(name)[:NAME_CHARACTERS_MAX], list(names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
