@@ -432,6 +432,13 @@ def _always(value: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return lambda _: lambda *args, **named: value
 
 
+def _an_epoch_back(self: Any, free: str | None) -> str | None:
+    if free is not None:
+        before = self.transactions[free]
+        self.transactions[free] = before._replace(producer_epoch=before.producer_epoch - 1)
+    return free
+
+
 def _decides_again(commit: Callable[..., Any]) -> Callable[..., Any]:
     def later_decision_replaces_the_first(self: Any, request: CommitSinkBatch, now_ms: int) -> Any:
         record = self.sinks.get(request.sink)
@@ -454,11 +461,9 @@ MUTANTS: dict[str, _Patch] = {
         "loaded",
         lambda loaded: lambda self, now_ms: _without(self, lambda: loaded(self, now_ms)),
     ),
-    "a transaction may be committed alone": _replaced(TransactionsStateMachine, "_has_ended_so", _always(False)),
+    "a transaction may be committed alone": _replaced(transactions, "has_ended_so", _always(False)),
     "a producer id keeps its epoch for the next task": _replaced(
-        TransactionsStateMachine,
-        "_first_identity",
-        lambda first: lambda self, free: self.transactions[free].identity if free else first(self, free),
+        TransactionsStateMachine, "_free_id", lambda free_id: lambda self: _an_epoch_back(self, free_id(self))
     ),
     "prepared transactions wait for ever": _replaced(
         TransactionsStateMachine,

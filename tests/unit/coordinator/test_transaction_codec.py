@@ -122,6 +122,7 @@ partitions = st.builds(
         epochs,
         epochs,
         st.booleans(),
+        st.integers(0, 2**63 - 1),
     )
 )
 def test_every_transaction_comes_back(transaction: Transaction) -> None:

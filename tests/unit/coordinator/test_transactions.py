@@ -319,6 +319,79 @@ def test_a_new_owner_of_the_shard_counts_from_its_take_over_whatever_the_owners_
 
 
 @pytest.mark.parametrize("off_ms", OFF_MS)
+@pytest.mark.parametrize("timeout_ms", [5_000, 60_000, 900_000])
+def test_a_transaction_times_out_however_often_its_shard_moves_and_never_early(off_ms: int, timeout_ms: int) -> None:
+    shard = Shard()
+    shard.add(shard.init(timeout_ms=timeout_ms), ONE)
+    interval_ms = min(timeout_ms // 8 + 1, 30_000)
+    open_ms = moves = 0
+    while shard.state() is S.ONGOING:
+        for _ in range(15):  # each owner serves for one and a half intervals
+            shard.tick(interval_ms // 10)
+            open_ms += interval_ms // 10
+            if shard.state() is not S.ONGOING:
+                break
+        else:
+            shard.now_ms += off_ms if moves % 2 else -off_ms
+            shard.moved()
+            moves += 1
+        assert open_ms < timeout_ms + (moves + 1) * interval_ms
+    assert open_ms >= timeout_ms
+    assert moves > 5
+
+
+def test_a_clock_that_is_set_makes_no_transaction_older_for_the_next_owner() -> None:
+    shard = Shard()
+    shard.add(shard.init(timeout_ms=8_000), ONE)
+    shard.tick(4_000)
+    shard.now_ms += DAY_MS
+    shard.ask(ClockSet(DAY_MS))
+    shard.tick(1_002)
+    shard.moved()
+    shard.tick(2_997)
+    assert shard.state() is S.ONGOING
+    shard.tick(1)
+    assert shard.state() is S.PREPARE_ABORT
+
+
+def test_the_next_transaction_of_a_producer_is_as_old_as_itself() -> None:
+    for version in (1, 2):
+        shard = Shard()
+        producer = shard.init(timeout_ms=8_000)
+        for _ in range(2):
+            shard.add(producer, ONE, version=version)
+            shard.tick(7_000)
+            assert shard.machine.transactions["t"].open_ms == 7_000
+            producer = shard.end(producer, version=version)
+            shard.mark()
+            assert shard.machine.transactions["t"].open_ms == 0
+        assert shard.state() is S.COMPLETE_COMMIT
+
+
+def test_a_short_transaction_costs_no_record_for_its_age() -> None:
+    shard = Shard()
+    producer = shard.init()
+    for _ in range(3):
+        shard.add(producer, ONE)
+        shard.tick(7_000)
+        before = len(shard.log)
+        producer = shard.end(producer)
+        shard.mark()
+        assert len(shard.log) - before == 2
+    assert len(shard.log) == 1 + 3 * 3
+
+
+def test_many_transactions_that_are_due_at_once_are_all_served() -> None:
+    shard = Shard()
+    names = [f"t{number}" for number in range(250)]
+    for name in names:
+        shard.add(shard.init(name), ONE, name=name)
+    for expected in (100, 200, 250):
+        shard.tick(10_000 if expected == 100 else 0)
+        assert sum(shard.machine.transactions[name].open_ms == 10_000 for name in names) == expected
+
+
+@pytest.mark.parametrize("off_ms", OFF_MS)
 @pytest.mark.parametrize("set_ms", [DAY_MS, -DAY_MS])
 def test_a_clock_that_is_set_right_after_a_take_over_ends_no_transaction_and_keeps_none(
     off_ms: int, set_ms: int

@@ -9,7 +9,7 @@ writes.
             | started, ms: int64
         1   as 0, strings and arrays compact | tagged fields: 0 previous producer id: int64, 1 next producer id: int64,
             2 the client's transaction version: int16, 3 next epoch: int16
-            and ours, which Kafka's readers skip: 1000 prepared: int8, 1001 last epoch: int16
+            and ours, which Kafka's readers skip: 1000 prepared: int8, 1001 last epoch: int16, 1002 age, ms: int64
 
     partitions   null in EMPTY; else topics: topic, its partitions: int32 each
 
@@ -30,7 +30,7 @@ TRANSACTION_KIND = 0  #: The kind of the key of a transaction's record: the numb
 ID_BYTES_MAX = 0x7FFF  #: Maximum bytes of a transactional id, because the length of a string is an int16.
 #: Maximum bytes of a record's value; the coordinator refuses a transaction whose partitions do not fit into the record.
 RECORD_BYTES_MAX = 512 * 1024
-_PREPARED_TAG, _LAST_EPOCH_TAG = 1000, 1001
+_PREPARED_TAG, _LAST_EPOCH_TAG, _OPEN_TAG = 1000, 1001, 1002
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
@@ -93,6 +93,8 @@ def _tagged_fields(transaction: Transaction) -> bytes:
         # Under version 2, write the last epoch even if it is -1. A reader takes a record without this field for Kafka's
         # record, and computes another last epoch.
         out.append(_tagged(_LAST_EPOCH_TAG, _INT16, transaction.last_producer_epoch))
+    if transaction.open_ms:
+        out.append(_tagged(_OPEN_TAG, _INT64, transaction.open_ms))
     return varint(len(out)) + b"".join(out)
 
 
@@ -155,6 +157,7 @@ def _with_tagged_fields(transaction: Transaction, reader: FieldReader) -> Transa
         next_producer_epoch=found.get(3, NO_EPOCH),
         is_prepared=bool(found.get(_PREPARED_TAG)),
         last_producer_epoch=last_epoch,
+        open_ms=found.get(_OPEN_TAG, 0),
     )
 
 
@@ -167,4 +170,5 @@ _READ = {
     3: FieldReader.int16,
     _PREPARED_TAG: FieldReader.int8,
     _LAST_EPOCH_TAG: FieldReader.int16,
+    _OPEN_TAG: FieldReader.int64,
 }

@@ -33,7 +33,7 @@ from headrace_core.sinks import NONCE_BYTES_MAX, SINK_BYTES_MAX, SinkTransaction
 from ..kafka_fields import FieldReader
 from ..state_machine import RecordKind
 from .codec import RECORD_BYTES_MAX
-from .messages import CommitSinkBatch
+from .messages import CommitSinkBatch, CompleteTransaction, EndTransaction
 from .state import ProducerIdentity
 
 NO_BATCH = -1
@@ -180,3 +180,27 @@ def unprepared(transactions: Iterable[str]) -> HeadraceError:
         f"the transactions {names} are not prepared: an operator has aborted a transaction, or the batch was "
         "not committed within transaction.sink.timeout.ms; write the batch again"
     )
+
+
+def has_ended_so(sink: SinkTransaction, record: SinkRecord, request: EndTransaction | CompleteTransaction) -> bool:
+    """Whether a sink's transaction has already ended with the requested outcome. Raises InvalidTxnStateError if the
+    transaction ended with the opposite outcome, or if the request would commit the transaction without its batch.
+    Raises ProducerFencedError if the transaction's outcome is no longer known."""
+    if not record.is_over(sink):
+        if request.commit:
+            raise InvalidTxnStateError(
+                f"transaction {str(sink)!r} can be committed only together with its batch (CommitSinkBatch); "
+                "an abort is possible, and makes the batch fail"
+            )
+        return False
+    if sink.batch < record.batch:
+        raise ProducerFencedError(
+            f"transaction {str(sink)!r} has ended, and its outcome is no longer known: the sink has committed "
+            f"the later batch {record.batch}"
+        )
+    is_committed = record.names(sink, request.identity)
+    if is_committed != request.commit:
+        raise InvalidTxnStateError(
+            f"transaction {str(sink)!r} is already {'committed' if is_committed else 'aborted'} and cannot be changed"
+        )
+    return True

@@ -89,7 +89,8 @@ class Transaction(NamedTuple):
     (``keep_prepared``). ``previous_producer_id``: the producer id of the transaction that ended last.
     ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized.
     ``last_producer_epoch`` is -1 if the producer is fenced, so that the producer cannot repeat its request.
-    ``version``: the client's transaction version (KIP-890).
+    ``version``: the client's transaction version (KIP-890). ``open_ms``: how long the transaction had been open (or
+    prepared) when its owner last wrote this age; see timeouts.py.
     """
 
     producer_id: int
@@ -105,6 +106,7 @@ class Transaction(NamedTuple):
     next_producer_epoch: int = NO_EPOCH
     last_producer_epoch: int = NO_EPOCH
     is_prepared: bool = False
+    open_ms: int = 0
 
     @property
     def identity(self) -> ProducerIdentity:

@@ -23,13 +23,9 @@ import msgspec
 from headrace_core.config import from_key
 from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import (
-    ConcurrentTransactionsError,
-    HeadraceError,
     InvalidProducerIdMappingError,
     InvalidRequestError,
-    InvalidTransactionTimeoutError,
     InvalidTxnStateError,
-    PolicyViolationError,
     ProducerFencedError,
     RetriableError,
     TransactionAbortableError,
@@ -59,6 +55,7 @@ from .messages import (
     TransactionEnded,
     WriteMarkers,
 )
+from .refusals import aborted, check_timeout, concurrent, fenced, fencing
 from .sinks import (
     NO_RECORD,
     SinkRecord,
@@ -70,6 +67,7 @@ from .sinks import (
     decode_sink_value,
     encode_sink_key,
     encode_sink_value,
+    has_ended_so,
     unprepared,
 )
 from .state import (
@@ -86,6 +84,7 @@ from .state import (
     Transaction,
     TransactionState,
 )
+from .timeouts import Timeout, Timeouts
 
 #: Maximum number of transactions that one tick aborts after their timeout, and of transactional ids that one tick
 #: expires.
@@ -95,12 +94,6 @@ LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransac
 #: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and no
 #: id was available.
 RETRY_MS = 1_000
-#: The coordinator removes the entries of ended transactions from ``_timeouts`` when ``_timeouts`` has more than two
-#: entries for each transactional id, plus this number.
-_TIMEOUTS_SPARE = 1_000
-#: Fields of a _Timeout: time at which the transaction times out (ms), transactional id, identity, whether the
-#: transaction is prepared, and its start (ms).
-_Timeout = tuple[int, str, ProducerIdentity, bool, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +120,7 @@ class TransactionsStateMachine:
         self.transactions: dict[str, Transaction] = {}
         #: For each transaction in PREPARE_*: the partitions whose markers are missing.
         self._missing: dict[str, frozenset[TopicPartition]] = {}
-        #: A heap of _Timeout tuples, also of ended transactions.
-        self._timeouts: list[_Timeout] = []
+        self._timeouts = Timeouts()
         #: The records of exactly-once sinks; see sinks.py.
         self.sinks: dict[str, SinkRecord] = {}
         #: Maps a sink with a record to the time at which a client last read the sink's state; only in memory.
@@ -141,8 +133,6 @@ class TransactionsStateMachine:
         #: removed after their completion. Each id is used once, and its producer id is free for a new transactional id
         #: of a sink.
         self._free: dict[str, None] = {}
-        #: Milliseconds between the wall clock and the clock on which transaction timeouts are measured.
-        self._ahead_ms = 0
         self._set_forward_ms = 0  #: When the wall clock was last set forward, by its new time.
         self._next_expiry_ms: int | None = None
         self._expiring: Iterator[str] | None = None
@@ -175,9 +165,8 @@ class TransactionsStateMachine:
             self.transactions[transactional_id] = transaction
 
     def loaded(self, now_ms: int) -> Decision:
-        """Called when the replay is complete: request all missing markers again. The timeouts of open transactions
-        begin again: counted from the start, which the former owner's clock recorded, a clock that is ahead would end
-        them early."""
+        """Called when the replay is complete: request all missing markers again. The timeouts of open transactions go
+        on from the ages in their records (timeouts.py)."""
         self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
         records: list[ShardRecord] = []
         pushes: list[object] = []
@@ -215,7 +204,7 @@ class TransactionsStateMachine:
         return _RULES[type(request)](self, request, now_ms)
 
     def _clock_set(self, request: ClockSet, now_ms: int) -> Decision:
-        self._ahead_ms += request.by_ms
+        self._timeouts.clock_set(request.by_ms)
         if request.by_ms > 0:
             self._set_forward_ms = now_ms
         if self._next_expiry_ms is not None:
@@ -226,32 +215,25 @@ class TransactionsStateMachine:
         """Raises InvalidTransactionTimeoutError, ProducerFencedError and, for a sink's id, the errors of _check_sink.
         PolicyViolationError: transactions without a timeout are not allowed. ConcurrentTransactionsError means that the
         former transaction has not ended yet; if it was open, InitProducerId has aborted it."""
-        if request.has_no_timeout and not self._settings.may_have_no_timeout:
-            raise PolicyViolationError(
-                f"transactional id {request.transactional_id!r} must have a transaction timeout, because "
-                "transaction.two.phase.commit.enable is false on the coordinators: initialize the producer without "
-                "two-phase commit"
-            )
+        check_timeout(request, self._settings.timeout_ms_max, may_have_none=self._settings.may_have_no_timeout)
         timeout_ms = NO_TIMEOUT_MS if request.has_no_timeout else request.timeout_ms
-        if not request.has_no_timeout and not 0 < timeout_ms <= self._settings.timeout_ms_max:
-            raise InvalidTransactionTimeoutError(
-                f"transaction.timeout.ms={timeout_ms} of {request.transactional_id!r} is not between 1 and "
-                f"{self._settings.timeout_ms_max}, the brokers' transaction.max.timeout.ms: lower "
-                "transaction.timeout.ms"
-            )
         transactional_id = _checked_id(request.transactional_id)
         sink = self._check_sink(transactional_id)
         before = self.transactions.get(transactional_id)
         if before is None:
             free = None if sink is None else self._free_id()
-            identity = self._first_identity(free)
+            if free is None:
+                identity = ProducerIdentity(self._new_producer_id(), 0)
+            else:  # skip one epoch, so that the identity differs from every identity of the producer id's former users
+                former = self.transactions[free].identity
+                identity = ProducerIdentity(former.producer_id, former.epoch + 1)
             made = Transaction(*identity, timeout_ms, TransactionState.EMPTY, frozenset(), now_ms)
             decision = self._write(transactional_id, made, now_ms, reply=ProducerIdReply(identity))
             return decision if free is None else decision._replace(records=(self._remove(free), *decision.records))
         if request.expected is not None:
             self._check_expected(transactional_id, before, request.expected)
         if before.state in PREPARING:
-            raise _concurrent(transactional_id, before)
+            raise concurrent(transactional_id, before)
         if before.state is TransactionState.ONGOING:
             if request.keep_prepared and before.is_undecided_for_ever:
                 return self._take_prepared(transactional_id, before, now_ms)
@@ -259,17 +241,8 @@ class TransactionsStateMachine:
             # other producer has.
             fenced = request.expected is None
             decision = self._end(transactional_id, before, now_ms, commit=False, is_fence=True, forget_producer=fenced)
-            return decision._replace(reply=_concurrent(transactional_id, self.transactions[transactional_id]))
+            return decision._replace(reply=concurrent(transactional_id, self.transactions[transactional_id]))
         return self._next_epoch(transactional_id, before, request.expected, timeout_ms, now_ms)
-
-    def _first_identity(self, free: str | None) -> ProducerIdentity:
-        """The identity of a new transactional id, which takes over the producer id of the sink's transactional id
-        ``free``. One epoch is skipped, so that the new identity differs from every identity of the producer id's former
-        users."""
-        if free is None:
-            return ProducerIdentity(self._new_producer_id(), 0)
-        former = self.transactions[free].identity
-        return ProducerIdentity(former.producer_id, former.epoch + 1)
 
     def _check_expected(self, transactional_id: str, before: Transaction, expected: ProducerIdentity) -> None:
         """Check that the producer with the identity ``expected`` may continue (KIP-360). A producer may continue with
@@ -278,7 +251,7 @@ class TransactionsStateMachine:
         if expected in (before.identity, before.owner):
             return
         if before.state is TransactionState.ONGOING or not before.was_owned_by(expected):
-            raise ProducerFencedError(_fencing(transactional_id, expected, before))
+            raise ProducerFencedError(fencing(transactional_id, expected, before))
 
     def _next_epoch(
         self,
@@ -333,9 +306,9 @@ class TransactionsStateMachine:
         self._check_sink(request.transactional_id)
         transactional_id, before = self._known(request.transactional_id)
         if request.identity != before.owner:
-            raise _fenced(transactional_id, request.identity, before)
+            raise fenced(transactional_id, request.identity, before)
         if before.state in PREPARING:
-            raise _concurrent(transactional_id, before)
+            raise concurrent(transactional_id, before)
         is_open = before.state is TransactionState.ONGOING
         there = before.partitions if is_open else frozenset()
         if is_open and before.is_prepared:
@@ -361,6 +334,7 @@ class TransactionsStateMachine:
             version=request.version,
             updated_ms=now_ms,
             started_ms=before.started_ms if is_open else now_ms,
+            open_ms=before.open_ms if is_open else 0,
         )
         value = encode_value(after)
         if len(value) > RECORD_BYTES_MAX:
@@ -376,13 +350,14 @@ class TransactionsStateMachine:
         administrator has aborted."""
         is_token = isinstance(request, CompleteTransaction)
         sink = parse_sink_transaction(request.transactional_id)
-        if sink is not None and (is_token or request.commit) and self._has_ended_so(sink, request):
+        record = NO_RECORD if sink is None else self.sinks.get(sink.sink, NO_RECORD)
+        if sink is not None and (is_token or request.commit) and has_ended_so(sink, record, request):
             return Decision()
         transactional_id, before = self._known(request.transactional_id)
         version = BUMPING_VERSION if isinstance(request, CompleteTransaction) else request.version
         if before.state is TransactionState.ONGOING:
             if request.identity != (before.identity if is_token else before.owner):
-                raise _fenced(transactional_id, request.identity, before)
+                raise fenced(transactional_id, request.identity, before)
             if is_token and not before.is_undecided_for_ever:
                 raise InvalidTxnStateError(
                     f"transaction of {transactional_id!r} is not prepared: prepare the transaction first"
@@ -393,15 +368,15 @@ class TransactionsStateMachine:
             if (before.state in COMMITTED) == request.commit:
                 return Decision(reply=None if is_token else before.owner)
             if request.commit and not is_token:
-                raise _aborted(transactional_id)
+                raise aborted(transactional_id)
             outcome = "committed" if before.state in COMMITTED else "aborted"
             raise InvalidTxnStateError(
                 f"transaction of {transactional_id!r} is already {outcome} and cannot be changed"
             )
         if request.identity != before.owner:
-            raise _fenced(transactional_id, request.identity, before)
+            raise fenced(transactional_id, request.identity, before)
         if before.state in PREPARING:
-            raise _concurrent(transactional_id, before)
+            raise concurrent(transactional_id, before)
         if request.commit or is_token or version < BUMPING_VERSION:
             raise InvalidTxnStateError(f"no transaction of {transactional_id!r} is open: send a record first")
         return self._end(transactional_id, before._replace(version=version), now_ms, commit=False)
@@ -413,10 +388,10 @@ class TransactionsStateMachine:
         transactional_id, before = self._known(request.transactional_id)
         if request.identity != before.owner:
             if before.state in ABORTED and before.was_owned_by(request.identity):
-                raise _aborted(transactional_id)
-            raise _fenced(transactional_id, request.identity, before)
+                raise aborted(transactional_id)
+            raise fenced(transactional_id, request.identity, before)
         if before.state in PREPARING:
-            raise _concurrent(transactional_id, before)
+            raise concurrent(transactional_id, before)
         if before.state is TransactionState.ONGOING and before.is_prepared:
             if before.owner != before.identity:
                 raise InvalidTxnStateError(
@@ -432,6 +407,7 @@ class TransactionsStateMachine:
             is_prepared=True,
             updated_ms=now_ms,
             started_ms=before.started_ms if is_open else now_ms,
+            open_ms=0,
         )
         return self._write(transactional_id, after, now_ms, reply=after.identity)
 
@@ -513,6 +489,7 @@ class TransactionsStateMachine:
             state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
             updated_ms=now_ms,
             is_prepared=False,
+            open_ms=0,
         )
         is_open = before.state is TransactionState.ONGOING
         if not is_open or not before.partitions:
@@ -628,31 +605,6 @@ class TransactionsStateMachine:
             pushes += decision.pushes
         return Decision(tuple(records), None, tuple(pushes))
 
-    def _has_ended_so(self, sink: SinkTransaction, request: EndTransaction | CompleteTransaction) -> bool:
-        """Whether a sink's transaction has already ended with the requested outcome. Raises InvalidTxnStateError if the
-        transaction ended with the opposite outcome, or if the request would commit the transaction without its batch.
-        Raises ProducerFencedError if the transaction's outcome is no longer known."""
-        record = self.sinks.get(sink.sink, NO_RECORD)
-        if not record.is_over(sink):
-            if request.commit:
-                raise InvalidTxnStateError(
-                    f"transaction {str(sink)!r} can be committed only together with its batch (CommitSinkBatch); "
-                    "an abort is possible, and makes the batch fail"
-                )
-            return False
-        if sink.batch < record.batch:
-            raise ProducerFencedError(
-                f"transaction {str(sink)!r} has ended, and its outcome is no longer known: the sink has committed "
-                f"the later batch {record.batch}"
-            )
-        is_committed = record.names(sink, request.identity)
-        if is_committed != request.commit:
-            raise InvalidTxnStateError(
-                f"transaction {str(sink)!r} is already {'committed' if is_committed else 'aborted'} and cannot be "
-                "changed"
-            )
-        return True
-
     def _free_id(self) -> str | None:
         """Remove and return a completed transactional id of a sink, whose producer id a new id may take over. If the
         producer began another transaction, its id is not free until that transaction is complete."""
@@ -668,38 +620,37 @@ class TransactionsStateMachine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Decision:
-        """Abort transactions that have timed out; this includes prepared transactions of sinks without a decision.
-        Remove transactional ids and sinks that were not used for transactional.id.expiration.ms, and the used ids of
-        sinks."""
+        """Abort transactions that have timed out, with prepared transactions of sinks without a decision; write the
+        ages of others. Remove transactional ids and sinks that were not used for transactional.id.expiration.ms, and
+        the used ids of sinks."""
         records: list[ShardRecord] = []
         pushes: list[object] = []
-        aborted = 0
-        while self._timeouts and self._timeouts[0][0] + self._ahead_ms <= now_ms and aborted < ABORTS_PER_TICK:
-            timeout = heapq.heappop(self._timeouts)
+        done = 0
+        while done < ABORTS_PER_TICK and (timeout := self._timeouts.pop_due(now_ms)) is not None:
             transaction = self._waiting_for(timeout)
             if transaction is None:
                 continue
-            _, transactional_id, identity, is_prepared, started_ms = timeout
+            done += 1
+            if (open_ms := self._timeouts.aged(timeout, now_ms)) is not None:
+                aged = transaction._replace(open_ms=open_ms)
+                records += self._write(timeout.transactional_id, aged, now_ms).records
+                continue
             try:
-                decision = self._end(transactional_id, transaction, now_ms, commit=False, is_fence=True)
+                decision = self._end(timeout.transactional_id, transaction, now_ms, commit=False, is_fence=True)
             except RetriableError:  # no new producer id is available yet
-                again_ms = now_ms - self._ahead_ms + RETRY_MS
-                heapq.heappush(self._timeouts, (again_ms, transactional_id, identity, is_prepared, started_ms))
+                self._timeouts.again(timeout, now_ms, RETRY_MS)
                 continue
             records += decision.records
             pushes += decision.pushes
-            aborted += 1
-        if not aborted:
+        if not done:
             records += self._expire(now_ms)
         return Decision(tuple(records), None, tuple(pushes), is_atomic=False)
 
     def next_due_ms(self) -> int | None:
         if self._expiring is not None:
             return 0
-        due = [] if self._next_expiry_ms is None else [self._next_expiry_ms]
-        if self._timeouts:
-            due.append(self._timeouts[0][0] + self._ahead_ms)
-        return min(due, default=None)
+        due = (self._next_expiry_ms, self._timeouts.next_ms())
+        return min((each for each in due if each is not None), default=None)
 
     def _expire(self, now_ms: int) -> list[ShardRecord]:
         if self._expiring is None:
@@ -746,37 +697,20 @@ class TransactionsStateMachine:
         return ShardRecord(encode_key(transactional_id), None)
 
     def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
-        """Record in ``_timeouts`` when the open transaction times out, if it began or was prepared now. A prepared
-        transaction of a sink times out, too, because its query may never return."""
+        """Note when the open transaction times out, if it began or was prepared now. A prepared transaction of a sink
+        times out, too, because its query may never return."""
         timeout_ms = transaction.timeout_ms
         if transaction.is_prepared and parse_sink_transaction(transactional_id) is not None:
             timeout_ms = self._settings.sink_timeout_ms
         elif transaction.is_undecided_for_ever:
             return
-        due_ms = now_ms + timeout_ms - self._ahead_ms
-        heapq.heappush(
-            self._timeouts,
-            (due_ms, transactional_id, transaction.identity, transaction.is_prepared, transaction.started_ms),
-        )
+        self._timeouts.add(transactional_id, transaction, timeout_ms, now_ms)
+        self._timeouts.forget_ended(len(self.transactions), self._waiting_for)
 
-        if len(self._timeouts) > 2 * len(self.transactions) + _TIMEOUTS_SPARE:
-            self._timeouts = [timeout for timeout in self._timeouts if self._waiting_for(timeout) is not None]
-            heapq.heapify(self._timeouts)
-
-    def _waiting_for(self, timeout: _Timeout) -> Transaction | None:
-        """The open transaction that an entry of ``_timeouts`` belongs to, None if that transaction has ended."""
-        _, transactional_id, identity, is_prepared, started_ms = timeout
-        transaction = self.transactions.get(transactional_id)
-        if (
-            transaction is None
-            or transaction.state is not TransactionState.ONGOING
-            or transaction.identity != identity
-            or transaction.is_prepared != is_prepared
-            # Guard: under version 1 the producer's next transaction has the same identity.
-            or transaction.started_ms != started_ms
-        ):
-            return None
-        return transaction
+    def _waiting_for(self, timeout: Timeout) -> Transaction | None:
+        """The open transaction that a timeout belongs to, None if that transaction has ended."""
+        transaction = self.transactions.get(timeout.transactional_id)
+        return transaction if transaction is not None and timeout.is_of(transaction) else None
 
     def _known(self, transactional_id: str) -> tuple[str, Transaction]:
         transaction = self.transactions.get(_checked_id(transactional_id))
@@ -846,36 +780,6 @@ def _checked_id(transactional_id: str) -> str:
 def _markers(transactional_id: str, transaction: Transaction, partitions: frozenset[TopicPartition]) -> WriteMarkers:
     return WriteMarkers(
         transactional_id, transaction.identity, transaction.state in COMMITTED, transaction.version, partitions
-    )
-
-
-def _aborted(transactional_id: str) -> HeadraceError:
-    return TransactionAbortableError(
-        f"transaction of {transactional_id!r} was aborted, by its timeout or by an administrator: abort the "
-        "transaction in this producer too, then repeat its work"
-    )
-
-
-def _fenced(transactional_id: str, identity: ProducerIdentity, transaction: Transaction) -> HeadraceError:
-    """Returns ProducerFencedError, or InvalidProducerIdMappingError if the transactional id never had this producer
-    id."""
-    known = (transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id)
-    kind = ProducerFencedError if identity.producer_id in known else InvalidProducerIdMappingError
-    return kind(_fencing(transactional_id, identity, transaction))
-
-
-def _fencing(transactional_id: str, identity: ProducerIdentity, transaction: Transaction) -> str:
-    return (
-        f"producer {identity.producer_id} with epoch {identity.epoch} of {transactional_id!r} is fenced: the id is at "
-        f"producer {transaction.owner.producer_id} with epoch {transaction.owner.epoch}. Another producer has taken "
-        "the id over, or the transaction was aborted; make a new producer"
-    )
-
-
-def _concurrent(transactional_id: str, transaction: Transaction) -> ConcurrentTransactionsError:
-    return ConcurrentTransactionsError(
-        f"the previous transaction of {transactional_id!r} is still writing its markers ({transaction.state.name}): "
-        "retry"
     )
 
 
