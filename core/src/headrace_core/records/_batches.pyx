@@ -31,12 +31,13 @@ from ._wire cimport (
     step,
 )
 
+from crc32c import crc32c
+
 from ..errors import InvalidRecordError, InvalidTimestampError
 from . import batches as _batches
 from ._faults import invalid_record, too_many_schemas
 from .batches import SLICE_EXACT, SLICE_HAS_GAPS, check_producer_fields
 from .compression import decompress
-from .crc import crc32c
 from .types import (
     DEFAULT_LIMITS,
     SCHEMA_IDS_MAX,
@@ -172,6 +173,9 @@ def check_slice(data, long long offset, long long end_offset, epochs=None):
     cdef long long most = 0
     cdef bint is_exact = True
     cdef bint has_epochs = epochs is not None
+    if epochs:  # most reads concern the last epoch
+        least, epoch_from = epochs[len(epochs) - 1]  # (no index below 0: wraparound=False)
+        most, epoch_to = least, LLONG_MAX
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         p = <bytes_t>view.buf
@@ -309,7 +313,12 @@ def validate_batches(
     cdef int max_headers = clamped(limits.max_headers)
     cdef int fault
     cdef long long latest = 0
+    cdef int refused_flags = TIMESTAMP_TYPE_FLAG
     cdef list headers = []
+    if not allow_transactional:
+        refused_flags |= TRANSACTIONAL_FLAG
+    if not allow_control:
+        refused_flags |= CONTROL_FLAG
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         while position < view.len:
@@ -318,8 +327,8 @@ def validate_batches(
             check_crc_of(data, p, position, &batch)
             if (
                 batch.record_count != <long long>batch.last_offset_delta + 1
-                or batch.attributes & (TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG)
-                or batch.producer_id >= 0
+                or batch.attributes & refused_flags
+                or (batch.producer_id >= 0 and (not allow_producer_id or (batch.base_sequence | batch.producer_epoch) < 0))
             ):
                 check_producer_fields(header_of(&batch), allow_control, allow_transactional, allow_producer_id)
             p += position + HEADER_SIZE

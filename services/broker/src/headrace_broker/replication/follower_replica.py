@@ -386,7 +386,7 @@ class FollowerReplica:
         """Called when the directory writer has changed this log. The writer calls ``log_advanced`` before the callbacks
         of the log's appends."""
         log, follower = self.log, self.follower
-        if self._reason is not None or self._cut is not None or log.is_closed:
+        if self._reason is not None or self._cut is not None or not log.segments:
             return
         durable_end = log.durable_end  # read the flushed end first: a turn may be running on the writer's thread
         before, log_end = follower.high_watermark, log.log_end_offset
@@ -395,7 +395,7 @@ class FollowerReplica:
         follower.advanced(log_end, durable_end, log.epochs.latest_epoch)
         if self._streams is not None:
             self._streams.ack_due(self)
-        log.committed_to(follower.high_watermark)
+        log.producers.committed_end = follower.high_watermark
         if follower.wanted_log_start > follower.log_start:
             self._follow_log_start()
         if self._watchers:
