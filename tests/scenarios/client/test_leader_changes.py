@@ -73,7 +73,7 @@ def test_records_for_a_leader_that_never_connects_go_to_the_next_one(fake_cluste
             sent = out.send("t", b"v")
             until(lambda: taken and 1 in out._core.sender.links)  # (the first connection may be for metadata)
             link = out._core.sender.links[1]
-            link.check_silence(float("inf"))
+            link.check_silence(float("inf"), 0.2)
             cluster.move("t", 0, 0)
             out._core.engine.io.call(out._core.engine.metadata.invalidate)
             assert sent.result(60).offset == 0

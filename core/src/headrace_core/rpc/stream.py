@@ -42,11 +42,12 @@ class Stream(Generic[Request, Response]):
         name: str,
         spawn: Spawn,
         delay_s: Callable[[int], float],
-        timeout_s: float,
+        timeout_s: float | None = None,
         wait_s: float = 0.0,
     ) -> None:
         """``delay_s(n)``: seconds before the next stream after n + 1 failures in a row. ``timeout_s``: seconds without
-        a response after which the stream ends, beyond ``wait_s``, for which the peer may hold a request."""
+        a response after which the stream ends, beyond ``wait_s``, for which the peer may hold a request; None: no
+        limit."""
         self.address = address
         self.duplex: Duplex[Request, Response] | None = None
         self.correlation = 0  # the number of the last request
@@ -124,7 +125,8 @@ class Stream(Generic[Request, Response]):
             try:
                 duplex = self.duplex = self.open()
                 try:
-                    await duplex.run(self._read(duplex), self._write(duplex), self._watch())
+                    watch = () if self._timeout_s is None else (self._watch(self._timeout_s + self._wait_s),)
+                    await duplex.run(self._read(duplex), self._write(duplex), *watch)
                 finally:
                     self.duplex = None
                     del duplex
@@ -152,14 +154,14 @@ class Stream(Generic[Request, Response]):
             else:
                 await self.event.wait()
 
-    async def _watch(self) -> None:
+    async def _watch(self, limit_s: float) -> None:
         while True:
-            await asyncio.sleep(min((self._wait_s + self._timeout_s) / 4, 0.5))
-            self.check_silence(time.monotonic())
+            await asyncio.sleep(min(limit_s / 4, 0.5))
+            self.check_silence(time.monotonic(), limit_s)
 
-    def check_silence(self, now: float) -> None:
+    def check_silence(self, now: float, limit_s: float) -> None:
         """End the stream when a response is overdue."""
-        waited_s, limit_s = now - next(iter(self.sent_at.values()), now), self._wait_s + self._timeout_s
+        waited_s = now - next(iter(self.sent_at.values()), now)
         if waited_s > self._wait_s + SILENT_S:
             self.is_silent()
         if waited_s > limit_s and self.duplex is not None:

@@ -58,7 +58,7 @@ class MetadataWatch:
 
     async def run(self) -> None:
         """Watch until cancelled, or until no node supports watches."""
-        failures, strangers = 0, set[str]()
+        failures, unable = 0, set[str]()
         while True:
             self._changed.clear()
             self._grown.clear()
@@ -68,7 +68,7 @@ class MetadataWatch:
             if not names:
                 await self._changed.wait()
                 continue
-            candidates = [address for address in self._addresses() if address not in strangers]
+            candidates = [address for address in self._addresses() if address not in unable]
             if not candidates:
                 return
             address = candidates[0]
@@ -76,7 +76,7 @@ class MetadataWatch:
             try:
                 await self._watch(address, names)
             except UnsupportedVersionError:
-                strangers.add(address)
+                unable.add(address)
             except HeadraceError as error:
                 failures = 0 if self._answers > answers + 1 else failures + 1
                 logger.debug("the metadata watch at %s ended: %s", address, error)

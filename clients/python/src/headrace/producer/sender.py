@@ -333,6 +333,8 @@ class BrokerLink(Stream[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
         requests, self.in_flight = self.in_flight, {}
         self.sent_at.clear()
         self.last_error = error
+        if self._is_draining:
+            self.has_news()  # no other stream follows: ``close`` waits for no pause
         if not requests:
             self.sender.engine.metadata.invalidate()
         for number, batches in requests.items():
