@@ -250,7 +250,7 @@ class LeaderEnd:
     def wake(self) -> None:
         if not self._is_scheduled and not self._closed:
             self._is_scheduled = True
-            self._broker.pushes.begin(self)
+            self._broker.pushes.awake[self] = None
             self._broker.loop.call_soon(self._turn)
 
     def replaced(self) -> None:

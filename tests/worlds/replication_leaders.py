@@ -66,7 +66,7 @@ class Led:
         data = (b"%s:%d," % (self.leader.partition.topic.encode(), base)).ljust(size, b".")[:size]
         batch = Batch(base, base + records, data, leader.leader_epoch if epoch is None else epoch)
         self.batches.append(batch)
-        leader.appended(batch.end, batch.end if flushed else leader.flushed_end, size)
+        leader.advanced(batch.end, batch.end if flushed else leader.flushed_end, size)
         return batch
 
     # -- LedPartition ------------------------------------------------------------------------------------------------

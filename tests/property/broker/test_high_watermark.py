@@ -76,13 +76,13 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         self.end += count
         if flushed:
             self.flushed = self.end
-        self.leader.appended(self.end, self.flushed, count)
+        self.leader.advanced(self.end, self.flushed, count)
         self.look()
 
     @rule()
     def flush(self) -> None:
         self.flushed = self.end
-        self.leader.flushed(self.end)
+        self.leader.advanced(self.leader.log_end, self.end)
         self.look()
 
     @rule(who=followers, share=st.floats(0, 1), reborn=st.booleans())

@@ -72,7 +72,7 @@ class LeaderMachine(RuleBasedStateMachine):
     def append(self, number: int, count: int, flushed: bool, waits: bool) -> None:
         leader = self.leaders[number]
         end = leader.log_end + count
-        leader.appended(end, end if flushed else leader.flushed_end, count * RECORD_BYTES)
+        leader.advanced(end, end if flushed else leader.flushed_end, count * RECORD_BYTES)
         self.ends[number].append(end)
         self.moved(number)
         if waits:
@@ -85,7 +85,7 @@ class LeaderMachine(RuleBasedStateMachine):
         """A flush forces whole appends: the bytes of an append count when all of it is on disk."""
         leader = self.leaders[number]
         ends = [leader.flushed_end, *(end for end in self.ends[number] if end > leader.flushed_end)]
-        leader.flushed(ends[round(share * (len(ends) - 1))])
+        leader.advanced(leader.log_end, ends[round(share * (len(ends) - 1))])
         self.moved(number)
 
     @rule(number=numbers, policy=st.sampled_from(FlushPolicy))

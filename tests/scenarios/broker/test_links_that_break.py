@@ -32,10 +32,10 @@ def test_a_follower_that_sends_heartbeats_and_falls_silent_is_cut_off(monkeypatc
             # later pushes stay in the stream, and do not delay the decision that the link is broken
             follower.reads = False
             await world.append("orders", b"two")
-            assert world.leader("orders").is_followed
+            assert world.leader("orders").log_watchers
             await until(lambda: follower.stream.ended is not None)
             assert isinstance(follower.stream.ended, NetworkError)
-            assert not world.leader("orders").is_followed
+            assert not world.leader("orders").log_watchers
 
     asyncio.run(scenario())
 

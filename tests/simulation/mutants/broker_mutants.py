@@ -65,11 +65,15 @@ def _check_no_epoch(self: PartitionLeader | FollowerReplica, current_leader_epoc
 
 
 def _maximal_is_what_is_asked_for(self: InSyncSet) -> None:
-    self.maximal = frozenset(self.committed if self._asked is None else self._asked.members)
+    self.maximal = frozenset(self.committed if self.asked is None else self.asked.members)
 
 
 def _maximal_is_what_is_committed(self: InSyncSet) -> None:
     self.maximal = frozenset(self.committed)
+
+
+def _is_given(self: PartitionLeader, value: Any) -> None:
+    """Replaces the setting of an attribute."""
 
 
 def _all_is_promised(self: PartitionLeader) -> int:
@@ -132,7 +136,7 @@ def _join_in_any_life(
 
 def _believe_any_refusal(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
     """A lost answer is treated as a refusal."""
-    self._asked = None
+    self.asked = None
     self._next_ms = now_ms + 20
     self._set_maximal()
 
@@ -143,7 +147,7 @@ _refused = InSyncSet.refused
 def _an_ineligible_replica_ends_the_question(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
     """An INELIGIBLE_REPLICA refusal counts as final, although an earlier attempt may still be granted."""
     if code == "INELIGIBLE_REPLICA":
-        self._is_uncertain = False
+        self.is_uncertain = False
     _refused(self, code, retriable=retriable, now_ms=now_ms)
 
 
@@ -155,7 +159,7 @@ def _is_certain(self: PartitionLeader) -> bool:
 def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
     """The last answer counts for all attempts, as if the attempts were retries inside of one call."""
     if code in isr._NOT_DONE:
-        self._is_uncertain = False
+        self.is_uncertain = False
     _refused(self, code, retriable=retriable, now_ms=now_ms)
 
 
@@ -323,7 +327,7 @@ MUTANTS = (
     _mutant(
         "CommitsBelowMinInsync",
         "KIP-966: the high watermark stands still below min.insync.replicas",
-        Patch(PartitionLeader, "is_below_min_insync", property(_never_too_few)),
+        Patch(PartitionLeader, "is_below_min_insync", property(_never_too_few, _is_given)),
     ),
     _mutant(
         "JoinsBelowTheEpoch",
@@ -338,7 +342,7 @@ MUTANTS = (
     _mutant(
         "LeaderCountsItsPageCache",
         "unflushed page cache: the leader's own end counts before it is on its disk",
-        Patch(PartitionLeader, "durable_end", property(_all_is_promised)),
+        Patch(PartitionLeader, "durable_end", property(_all_is_promised, _is_given)),
     ),
     _mutant(
         "LogsTrustThePageCache",

@@ -151,9 +151,9 @@ async def test_the_keeper_does_not_wait_for_its_next_look() -> None:
     async with IsrKeeperWorld(lag_time_max_ms=LONG_MS) as world:
         leader = world.leader()
         join(leader)
-        leader.appended(1, 1, 10)
+        leader.advanced(1, 1, 10)
         await until(lambda: world.keeper.watched == 1 and not leader._is_stirred)
-        leader.appended(2, 2, 10)  # it makes progress: the next check is after a quarter of the lag time
+        leader.advanced(2, 2, 10)  # it makes progress: the next check is after a quarter of the lag time
         leader.follower_left(FOLLOWER, now_ms(), cannot_append=True)
         await until(lambda: any(isinstance(event, IsrShrunk) for event in world.events))
 

@@ -117,7 +117,7 @@ def ack(leader: PartitionLeader, end: int) -> None:
 async def test_a_follower_that_caught_up_is_asked_for_at_once_and_joins():
     async with IsrKeeperWorld() as world:
         leader = world.leader(isr=(LEADER,))
-        leader.appended(5, 5, 50)
+        leader.advanced(5, 5, 50)
         join(leader)
         await until(lambda: not leader._is_stirred)
         assert world.controllers.calls == []  # it lacks five records
@@ -136,7 +136,7 @@ async def test_a_follower_that_fell_behind_for_too_long_is_taken_out():
         leader = world.leader()
         join(leader)
         started = CLOCK.monotonic_ms()
-        leader.appended(1, 1, 10)
+        leader.advanced(1, 1, 10)
         await until(lambda: leader.isr == (LEADER,))
         assert CLOCK.monotonic_ms() - started >= 50
         assert leader.high_watermark == 1
@@ -150,7 +150,7 @@ async def test_idle_partitions_whose_replicas_are_in_sync_are_not_watched():
         for leader in leaders:
             join(leader)
         await until(lambda: world.keeper.watched == 0)
-        leaders[7].appended(1, 1, 10)
+        leaders[7].advanced(1, 1, 10)
         await until(lambda: world.keeper.watched == 1)
         assert world.controllers.calls == []
 
@@ -173,7 +173,7 @@ def test_a_busy_partition_is_not_looked_at_for_each_append():
 
             leader.__class__ = Counting
             for end in range(1, 500):
-                leader.appended(end, end, 10)
+                leader.advanced(end, end, 10)
                 await asyncio.sleep(0)
                 ack(leader, end)
                 await asyncio.sleep(0)

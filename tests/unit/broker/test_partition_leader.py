@@ -50,33 +50,33 @@ class Watcher:
 
 def test_high_watermark_stops_at_the_flushed_end_under_commit():
     it = leader(FlushPolicy.COMMIT)
-    it.appended(10, 0, 1000)
+    it.advanced(10, 0, 1000)
     assert (it.log_end, it.high_watermark) == (10, 0)
-    it.flushed(10)
+    it.advanced(it.log_end, 10)
     assert it.high_watermark == 10
 
 
 @pytest.mark.parametrize("policy", [FlushPolicy.OS, FlushPolicy.INTERVAL])
 def test_high_watermark_follows_the_log_end_under_lazy_policies(policy):
     it = leader(policy)
-    it.appended(10, 0, 1000)
+    it.advanced(10, 0, 1000)
     assert it.high_watermark == 10
 
 
 def test_high_watermark_never_goes_back_when_the_policy_becomes_stricter():
     it = leader(FlushPolicy.OS)
-    it.appended(10, 4, 1000)
+    it.advanced(10, 4, 1000)
     it.set_flush_policy(FlushPolicy.COMMIT)
     assert it.high_watermark == 10
-    it.appended(12, 4, 200)
+    it.advanced(12, 4, 200)
     assert it.high_watermark == 10
-    it.flushed(12)
+    it.advanced(it.log_end, 12)
     assert it.high_watermark == 12
 
 
 def test_high_watermark_rises_at_once_when_the_policy_becomes_laxer():
     it = leader(FlushPolicy.COMMIT)
-    it.appended(10, 0, 1000)
+    it.advanced(10, 0, 1000)
     it.set_flush_policy(FlushPolicy.OS)
     assert it.high_watermark == 10
 
@@ -84,16 +84,16 @@ def test_high_watermark_rises_at_once_when_the_policy_becomes_laxer():
 def test_producers_are_answered_in_order_and_only_up_to_the_high_watermark():
     it = leader()
     answered: list[tuple[int, HeadraceError | None]] = []
-    it.appended(30, 0, 3000)
+    it.advanced(30, 0, 3000)
     for end in (10, 20, 30):
         it.when_committed(end, lambda error, end=end: answered.append((end, error)))
-    it.flushed(9)  # the last record of the first append is missing
+    it.advanced(it.log_end, 9)  # the last record of the first append is missing
     assert answered == []
-    it.flushed(20)
+    it.advanced(it.log_end, 20)
     assert answered == [(10, None), (20, None)]
-    it.flushed(29)
+    it.advanced(it.log_end, 29)
     assert answered == [(10, None), (20, None)]
-    it.flushed(30)
+    it.advanced(it.log_end, 30)
     assert answered[-1] == (30, None)
     assert it.waiting == (0, 0)
 
@@ -107,7 +107,7 @@ def test_a_producer_whose_offset_is_committed_already_is_answered_at_once():
 
 def test_resigning_fails_every_waiter_and_every_later_check():
     it = leader()
-    it.appended(10, 0, 1000)
+    it.advanced(10, 0, 1000)
     answered: list[object] = []
     watcher = Watcher()
     it.subscribe(watcher)
@@ -136,10 +136,10 @@ def test_the_reason_of_a_resignation_does_not_grow_with_each_refused_request():
 def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are():
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
-    it.appended(10, 0, 1000)
-    it.appended(12, 0, 200)
+    it.advanced(10, 0, 1000)
+    it.advanced(12, 0, 200)
     assert watcher.calls == []
-    it.flushed(12)
+    it.advanced(it.log_end, 12)
     assert watcher.calls == [(PARTITION, 1200)]
 
 
@@ -148,19 +148,19 @@ def test_what_is_committed_step_by_step_is_notified_step_by_step():
     wake up."""
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
-    it.appended(10, 0, 1000)
-    it.appended(12, 0, 200)
-    it.flushed(10)
-    it.flushed(12)
+    it.advanced(10, 0, 1000)
+    it.advanced(12, 0, 200)
+    it.advanced(it.log_end, 10)
+    it.advanced(it.log_end, 12)
     assert watcher.calls == [(PARTITION, 1000), (PARTITION, 200)]
 
 
 def test_a_step_into_the_midst_of_an_append_is_reported_too():
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
-    it.appended(10, 0, 1000)
-    it.flushed(4)
-    it.flushed(10)
+    it.advanced(10, 0, 1000)
+    it.advanced(it.log_end, 4)
+    it.advanced(it.log_end, 10)
     assert watcher.calls == [(PARTITION, 1), (PARTITION, 1000)]
 
 
@@ -170,17 +170,17 @@ def test_what_nobody_commits_for_long_takes_no_memory_and_is_reported_in_full_at
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)
     for end in range(1, 5_001):
-        it.appended(end, 0, 100)
+        it.advanced(end, 0, 100)
 
     def go_on() -> None:
         for end in range(5_001, 50_001):
-            it.appended(end, 0, 100)
+            it.advanced(end, 0, 100)
 
     left = tracemalloc_of(go_on)
     assert left < 500_000  # one entry for each record would take megabytes
     assert watcher.calls == []
-    it.flushed(1)
-    it.flushed(50_000)
+    it.advanced(it.log_end, 1)
+    it.advanced(it.log_end, 50_000)
     assert watcher.calls == [(PARTITION, 100), (PARTITION, 4_999_900)]
 
 
@@ -198,7 +198,7 @@ def test_a_watcher_that_left_hears_nothing():
     it.subscribe(watcher)
     it.unsubscribe(watcher)
     it.unsubscribe(watcher)
-    it.appended(10, 10, 1000)
+    it.advanced(10, 10, 1000)
     assert watcher.calls == []
 
 
@@ -231,16 +231,16 @@ def test_a_client_that_means_a_topic_of_an_earlier_life_is_refused():
 
 def test_a_leader_refuses_impossible_reports():
     with pytest.raises(AssertionError):
-        leader(end=10).flushed(11)
+        leader(end=10).advanced(10, 11)
     with pytest.raises(AssertionError):
-        leader(end=10).appended(9, 9, 0)
+        leader(end=10).advanced(9, 9, 0)
     with pytest.raises(AssertionError):
         leader(end=10).advance_log_start(11)
 
 
 def test_a_waiter_that_gives_up_gets_its_error_once_and_the_others_go_on_waiting():
     it = leader()
-    it.appended(30, 0, 1000)
+    it.advanced(30, 0, 1000)
     called: list[tuple[int, object]] = []
     late = RequestTimedOutError("late")
 
@@ -255,12 +255,12 @@ def test_a_waiter_that_gives_up_gets_its_error_once_and_the_others_go_on_waiting
     it.give_up(first, late)
     it.give_up(first, late)
     assert (called, it.waiting[0]) == ([(20, late), (10, late)], 1)
-    it.flushed(30)
+    it.advanced(it.log_end, 30)
     assert called[2:] == [(30, None)]
     it.give_up(third, late)
     assert (len(called), it.waiting[0]) == (3, 0)
     assert it.when_committed(30, lambda error: None) is None
-    it.appended(40, 30, 100)
+    it.advanced(40, 30, 100)
     it.give_up(wait(40), late)
     wait(40)
     it.resign(NotLeaderOrFollowerError("gone"))

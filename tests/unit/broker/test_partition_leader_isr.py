@@ -66,7 +66,7 @@ class Leader:
         self.stirred += 1
 
     def append(self, end: int, *, flushed: bool = True) -> None:
-        self.it.appended(end, end if flushed else self.it.flushed_end, 10)
+        self.it.advanced(end, end if flushed else self.it.flushed_end, 10)
 
     def join(self, broker_id: int, end: int = 100, *, life: int = -1) -> bool:
         return self.it.follower_joined(
@@ -113,7 +113,7 @@ def test_the_high_watermark_is_the_smallest_durable_end_of_the_in_sync_set_the_l
     leader.ack(2, 120)
     leader.ack(3, 115)
     assert leader.it.high_watermark == 100, "the leader's own disk has no more"
-    leader.it.flushed(120)
+    leader.it.advanced(leader.it.log_end, 120)
     assert leader.it.high_watermark == 115
     leader.ack(3, 120)
     assert leader.it.high_watermark == 120
@@ -616,7 +616,7 @@ def test_a_lane_hears_of_what_is_written_before_it_is_flushed():
     leader.it.watch_log(lane)
     leader.append(120, flushed=False)
     assert lane.outcomes == ["grew"]
-    leader.it.flushed(120)
+    leader.it.advanced(leader.it.log_end, 120)
     leader.ack(2, 120)
     assert lane.outcomes == ["grew", "moved"]
     leader.it.resign(NotLeaderOrFollowerError("moved"))

@@ -76,7 +76,7 @@ def test_records_are_committed_when_they_are_durable_at_the_follower_and_the_lea
     said(stream)
     stream.received(a_request(acks=[an_ack(1, 1, 1, 0)]))
     assert led.leader.high_watermark == 0
-    led.leader.flushed(1)
+    led.leader.advanced(led.leader.log_end, 1)
     assert led.leader.high_watermark == 1
 
 
@@ -581,10 +581,10 @@ def test_a_gap_that_compaction_left_is_passed_over_and_nothing_empty_is_pushed()
     stream.received(a_request(joins=[join(led, 1)]))
     drain(stream)
     first = led.append(10)
-    led.leader.appended(5, 5, 0)  # offsets 1 to 4 are gone
+    led.leader.advanced(5, 5, 0)  # offsets 1 to 4 are gone
     last = Batch(5, 6, b"last", 1)
     led.batches += [Batch(1, 5, b"", 1), last]
-    led.leader.appended(6, 6, 4)
+    led.leader.advanced(6, 6, 4)
     assert b"".join(push.records for message in drain(stream) for push in message.pushes) == first.data + last.data
     acked(stream, 1, 6)
     assert led.leader.high_watermark == 6
@@ -593,10 +593,10 @@ def test_a_gap_that_compaction_left_is_passed_over_and_nothing_empty_is_pushed()
     stream.received(a_request(joins=[join(gap, 2)]))
     drain(stream)
     gap.batches.append(Batch(0, 3, b"", 1))
-    gap.leader.appended(3, 3, 0)
+    gap.leader.advanced(3, 3, 0)
     assert stream.next() is None
     gap.batches.append(last._replace(base=3, end=4))
-    gap.leader.appended(4, 4, 4)
+    gap.leader.advanced(4, 4, 4)
     assert [push.records for push in said(stream).pushes] == [b"last"]
 
 

@@ -439,7 +439,7 @@ class LeaderReplica:
             self._active = active
         self._seen_bytes = active.size
         flushed_end = log.flushed_end  # read the flushed end first: a turn may be running on the writer's thread
-        self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
+        self.leader.advanced(log.log_end_offset, flushed_end, max(grown, 0))
         log.committed_to(self.leader.high_watermark)
 
     @property

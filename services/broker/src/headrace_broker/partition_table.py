@@ -151,7 +151,7 @@ class PartitionTable:
             if led is not None:
                 if led.log is log:
                     led.log_advanced()
-                    is_followed = is_followed or (sent is not None and led.leader.is_followed)
+                    is_followed = is_followed or (sent is not None and bool(led.leader.log_watchers))
             elif sent is None:  # a follower reports its progress once, when it is durable
                 followed = self.followed.get(log.topic_partition)
                 if followed is not None and followed.log is log:

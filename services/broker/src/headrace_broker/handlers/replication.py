@@ -289,7 +289,7 @@ class LeaderStream(StreamHandler[FollowRequest]):
         if self._key[1] == CATCH_UP:
             self._service.turns.ask(self._turn)
         else:
-            self._service.pushes.begin(self)
+            self._service.pushes.awake[self] = None
             self._loop.call_soon(self._turn)
 
     def replaced(self) -> None:
@@ -307,37 +307,35 @@ class LeaderStream(StreamHandler[FollowRequest]):
         """Write the next message for the follower to the stream. A failure to make a message ends the stream, because
         flushes must not wait for a message that is never sent."""
         self._is_scheduled = False
-        try:
-            self._push()
-        except Exception as error:
-            stream = f"the replication stream to broker {self.broker_id}"
-            logger.exception("%s failed unexpectedly; closing the stream", stream, extra=log_fields(error))
-            self._service.pushes.end(self)
-            self.end(answer_to(error, stream))
-
-    def _push(self) -> None:
-        pushes, stream = self._pushes, self._stream
+        pushes, stream, service = self._pushes, self._stream, self._service
         if pushes is None or self._closed or pushes.is_closed:
-            self._service.pushes.end(self)
+            service.pushes.end(self)
             return
         # When the current message is written, the ``on_written`` callback calls ``_turn`` again.
         if stream.queued_bytes:
-            self._loop.call_soon(self._service.pushes.end, self)
+            self._loop.call_soon(service.pushes.end, self)
             return
-        outgoing = pushes.next()
-        if outgoing is None:
-            self._service.pushes.end(self)
-        else:
-            response, size, record_bytes = outgoing
-            if record_bytes:
-                self._service.metrics.replication_bytes.value += record_bytes
-                if self._service.traces is not None:
-                    self._service.traces.add_traces(response, pushes.partition_of)
-            stream.send(response, size)  # ``on_sending``
-        if pushes.cold_reads:
-            reads, pushes.cold_reads = pushes.cold_reads, []
-            for read in reads:
-                self._read(pushes, read)
+        try:
+            outgoing = pushes.next()
+            if outgoing is None:
+                service.pushes.end(self)
+            else:
+                response, size, record_bytes = outgoing
+                if record_bytes:
+                    service.metrics.replication_bytes.value += record_bytes
+                    if service.traces is not None:
+                        service.traces.add_traces(response, pushes.partition_of)
+                stream.send(response, size)  # ``on_sending``
+            if pushes.cold_reads:
+                reads, pushes.cold_reads = pushes.cold_reads, []
+                for read in reads:
+                    self._read(pushes, read)
+        except Exception as error:
+            what = f"the replication stream to broker {self.broker_id}"
+            logger.exception("%s failed unexpectedly; closing the stream", what, extra=log_fields(error))
+            service.pushes.end(self)
+            self.end(answer_to(error, what))
+            return
         if stream.paused and pushes.unsent <= UNSENT_MAX // 2:
             stream.resume()
 

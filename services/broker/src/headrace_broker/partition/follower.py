@@ -103,7 +103,6 @@ class PartitionFollower:
     __slots__ = (
         "_acked",
         "_leader_high_watermark",
-        "_leader_log_start",
         "clean_since",
         "compacts",
         "durable_end",
@@ -114,6 +113,7 @@ class PartitionFollower:
         "leader_epoch",
         "leader_id",
         "leader_lacks",
+        "leader_log_start",
         "log_end",
         "log_start",
         "partition",
@@ -160,7 +160,7 @@ class PartitionFollower:
         #: Number of the replica's present join on its stream (the handle); -1 if the replica has not joined.
         self.handle = -1
         self._leader_high_watermark = 0
-        self._leader_log_start = 0
+        self.leader_log_start = 0
         #: End offset of the records that the follower handed to the log. The log may not have written all records that
         #: it received.
         self.taken_end = log_end
@@ -344,7 +344,7 @@ class PartitionFollower:
     def wanted_log_start(self) -> int:
         """The leader's log start, limited to this replica's high watermark: the follower deletes the records below this
         offset."""
-        return max(self.log_start, min(self._leader_log_start, self.high_watermark))
+        return max(self.log_start, min(self.leader_log_start, self.high_watermark))
 
     def next_ack(self) -> FollowAck | None:
         """Return the next acknowledgement and mark it as sent; None if there is no progress to report, or no leader."""
@@ -360,5 +360,5 @@ class PartitionFollower:
 
     def _learn_offsets(self, high_watermark: int, log_start: int) -> None:
         self._leader_high_watermark = max(self._leader_high_watermark, high_watermark)
-        self._leader_log_start = max(self._leader_log_start, log_start)
+        self.leader_log_start = max(self.leader_log_start, log_start)
         self.high_watermark = max(self.high_watermark, min(self._leader_high_watermark, self.log_end))

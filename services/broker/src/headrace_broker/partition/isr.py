@@ -183,13 +183,13 @@ class InSyncSet:
     """The members of the in-sync set, its possible members, and the AlterPartition proposal that is not decided yet."""
 
     __slots__ = (
-        "_asked",
-        "_followers",
-        "_is_uncertain",
         "_next_ms",
         "_repeat",
+        "asked",
         "committed",
         "epoch_start",
+        "followers",
+        "is_uncertain",
         "lag_time_max_ms",
         "leader_id",
         "maximal",
@@ -220,80 +220,63 @@ class InSyncSet:
         self.epoch_start = epoch_start
         self.lag_time_max_ms = lag_time_max_ms
         self.maximal = frozenset(self.committed)
-        self._followers: dict[int, FollowerProgress] = {}
-        self._asked: IsrChange | None = None
+        self.followers: dict[int, FollowerProgress] = {}  #: All replicas except the leader, by broker id.
+        self.asked: IsrChange | None = None
         #: Whether the controllers may have applied an earlier attempt to send the AlterPartition proposal, or may still
         #: apply it.
-        self._is_uncertain = False
+        self.is_uncertain = False
         self._repeat = False  #: Whether to send the AlterPartition proposal again.
         self._next_ms = _NO_TIME  #: No proposal before.
         self._know_replicas()
         # The lag time of each follower begins now, as if its last acknowledgement had just arrived.
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             if follower.broker_id in self.maximal:
                 follower.caught_up_ms = _CAUGHT_UP_SO_FAR
-
-    @property
-    def followers(self) -> Iterable[FollowerProgress]:
-        """All replicas except the leader."""
-        return self._followers.values()
-
-    @property
-    def asked(self) -> IsrChange | None:
-        return self._asked
-
-    @property
-    def is_uncertain(self) -> bool:
-        """Whether an attempt at the undecided AlterPartition proposal has no definite answer."""
-        return self._is_uncertain
 
     @property
     def is_pressed(self) -> bool:
         """Whether a member of the in-sync set has no stream, or its log takes no appends."""
         return any(
             (follower.cannot_append or not follower.joined) and follower.broker_id in self.committed
-            for follower in self._followers.values()
+            for follower in self.followers.values()
         )
-
-    def get(self, broker_id: int) -> FollowerProgress | None:
-        return self._followers.get(broker_id)
 
     def durable_on_all(self, durable_end: int) -> int:
         """The smallest durable end of the leader, the maximal ISR, and the eligible followers that keep up."""
         least = durable_end
-        for follower in self._followers.values():
-            if follower.durable_end < least and (follower.broker_id in self.maximal or self._is_waited_for(follower)):
+        for follower in self.followers.values():
+            if follower.durable_end >= least:
+                continue
+            # The high watermark waits for a follower that is about to join the ISR (Kafka's
+            # shouldWaitForReplicaToJoinIsr), as judged by its last acknowledgement. The wait for a silent follower ends
+            # with the next check of the in-sync set.
+            if follower.broker_id in self.maximal or (follower.joined and follower.is_eligible):
                 least = follower.durable_end
         return least
-
-    def _is_waited_for(self, follower: FollowerProgress) -> bool:
-        """Whether the high watermark waits for the follower (Kafka's shouldWaitForReplicaToJoinIsr), judged by its last
-        acknowledgement. The wait for a silent follower ends with the next check of the in-sync set."""
-        return follower.joined and follower.is_eligible
 
     def grew(self, old_end: int) -> bool:
         """Record that the leader's log grew, so that followers that had the whole log are now behind. Returns True if
         at least one follower had the whole log."""
         anybody = False
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _CAUGHT_UP_SO_FAR:
                 follower.caught_up_ms = _CAUGHT_UP_SO_FAR
                 anybody = True
         return anybody
 
     def _know_replicas(self) -> None:
-        known = self._followers
+        known = self.followers
         members = dict.fromkeys((*self.replicas, *sorted(self.maximal)))
-        self._followers = {
+        self.followers = {
             broker_id: known.get(broker_id) or FollowerProgress(broker_id)
             for broker_id in members
             if broker_id != self.leader_id
         }
 
     def _set_maximal(self) -> None:
-        asked = self._asked
+        asked = self.asked
         self.maximal = frozenset(self.committed if asked is None else (*self.committed, *asked.members))
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             if follower.broker_id in self.maximal:
                 follower.is_eligible = False
 
@@ -302,19 +285,19 @@ class InSyncSet:
     ) -> IsrChange | None:
         """The AlterPartition proposal to send now; None if the in-sync set need not change. The result is also None
         while the next attempt is too early, or while an earlier proposal is undecided."""
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             follower.seen(leader_end, now_ms)
         if now_ms < self._next_ms:
             return None
-        if self._asked is not None:
-            return self._asked if self._repeat else None
+        if self.asked is not None:
+            return self.asked if self._repeat else None
         leader_broker_epoch = broker_epoch_of(self.leader_id)
         if leader_broker_epoch is None:
             return None  # this broker is fenced: the controllers would refuse any proposal
         if self.recovering:  # the leader stays alone in the ISR until its recovery is recorded (KIP-704)
             return IsrChange(((self.leader_id, leader_broker_epoch),), self.partition_epoch)
         broker_epochs: dict[int, int] = {self.leader_id: leader_broker_epoch}
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             broker_epoch = self._in_sync_epoch(follower, now_ms, broker_epoch_of, leader_end, high_watermark)
             if broker_epoch is not None:
                 broker_epochs[follower.broker_id] = broker_epoch
@@ -351,18 +334,18 @@ class InSyncSet:
 
     def proposed(self, change: IsrChange) -> None:
         """Called when ``change`` is about to be sent."""
-        self._asked = change
+        self.asked = change
         self._repeat = False
         self._set_maximal()
 
     def next_due_ms(self, now_ms: int, leader_end: int) -> int | None:
         """Time of the next call of ``next_proposal``; None if only an event makes a call necessary."""
-        if self._asked is not None:
+        if self.asked is not None:
             return max(self._next_ms, now_ms) if self._repeat else None
         if self.recovering:
             return max(self._next_ms, now_ms)
         due: int | None = None
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             follower.seen(leader_end, now_ms)
             if follower.broker_id in self.committed:
                 if follower.durable_end >= leader_end:
@@ -383,7 +366,7 @@ class InSyncSet:
         members = tuple(isr)
         if partition_epoch < self.partition_epoch:
             return False
-        asked = self._asked
+        asked = self.asked
         if asked is not None and partition_epoch == self.partition_epoch:
             wanted = set(asked.members), asked.recovering
             if wanted != (set(members), recovering):
@@ -394,17 +377,17 @@ class InSyncSet:
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
         """Called when an attempt at the AlterPartition proposal has failed. ``retriable`` means that the outcome is
         unknown, unless the error code proves that the proposal was not applied."""
-        if self._asked is None:
+        if self.asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS
         if code in _NOT_DONE:
-            if self._is_uncertain:  # an earlier attempt at the change may be in progress
+            if self.is_uncertain:  # an earlier attempt at the change may be in progress
                 self._repeat = True
             else:
-                self._asked, self._repeat = None, False
+                self.asked, self._repeat = None, False
                 self._set_maximal()
         elif retriable:
-            self._repeat = self._is_uncertain = True
+            self._repeat = self.is_uncertain = True
         # A refusal of AlterPartition for any other reason means that the leader epoch or the partition epoch is
         # outdated: newer metadata will arrive.
 
@@ -422,8 +405,8 @@ class InSyncSet:
 
     def _decided(self, isr: tuple[int, ...], partition_epoch: int, recovering: bool) -> None:
         self.committed, self.partition_epoch, self.recovering = isr, partition_epoch, recovering
-        self._asked = None
-        self._is_uncertain = self._repeat = False
+        self.asked = None
+        self.is_uncertain = self._repeat = False
         self._next_ms = _NO_TIME
         self._set_maximal()
         self._know_replicas()

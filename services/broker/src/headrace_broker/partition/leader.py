@@ -117,20 +117,22 @@ class PartitionLeader:
         "_deletions",
         "_in_sync",
         "_is_stirred",
-        "_log_watchers",
         "_on_isr_due",
         "_resigned",
         "_unread",
         "_waiters",
         "_watchers",
+        "durable_end",
         "epoch_start",
         "flush_policy",
         "flushed_end",
         "high_watermark",
+        "is_below_min_insync",
         "leader_epoch",
         "leader_id",
         "log_end",
         "log_start",
+        "log_watchers",
         "min_insync",
         "partition",
         "topic_id",
@@ -166,6 +168,8 @@ class PartitionLeader:
         self.log_start = log_start
         self.log_end = log_end
         self.flushed_end = flushed_end
+        #: All records below this offset have met the topic's flush policy on this broker.
+        self.durable_end = flushed_end if flush_policy is FlushPolicy.COMMIT else log_end
         self.min_insync = min_insync
         #: The log end when this epoch began; every in-sync replica has at least these records.
         self.epoch_start = log_end
@@ -182,19 +186,18 @@ class PartitionLeader:
             epoch_start=log_end,
             lag_time_max_ms=lag_time_max_ms,
         )
-        self._log_watchers: dict[LogWatcher, None] = {}
+        #: Whether the ISR is smaller than min.insync.replicas (or than the replica set, if that is smaller), so that no
+        #: record is committed.
+        self.is_below_min_insync = False
+        self.log_watchers: dict[LogWatcher, None] = {}  #: The streams that push this partition to followers.
         self._resigned: HeadraceError | None = None
         #: Uncommitted appends as (end offset, bytes); the last entry may include many appends.
         self._unread: deque[tuple[int, int]] = deque()
         self._waiters: deque[Waiting] = deque()
         self._deletions: dict[Waiter, int] = {}
         self._watchers: dict[PartitionWatcher, None] = {}
-        self._recompute()
-
-    @property
-    def durable_end(self) -> int:
-        """Durable end: all records below this offset have met the topic's flush policy on this broker."""
-        return self.flushed_end if self.flush_policy is FlushPolicy.COMMIT else self.log_end
+        self._set_below_min_insync()
+        self._advance_high_watermark()
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -221,13 +224,6 @@ class PartitionLeader:
         return self._in_sync.recovering
 
     @property
-    def is_below_min_insync(self) -> bool:
-        """Whether the ISR is smaller than min.insync.replicas (or than the replica set, if that is smaller), so that no
-        record is committed."""
-        in_sync = self._in_sync
-        return len(in_sync.committed) < min(self.min_insync, len(in_sync.replicas))
-
-    @property
     def progress(self) -> tuple[ReplicaProgress, ...]:
         """Progress of every replica, the leader first."""
         in_sync = self._in_sync
@@ -250,14 +246,14 @@ class PartitionLeader:
                 is_joined=follower.joined,
                 caught_up_ms=follower.caught_up_ms,
             )
-            for follower in in_sync.followers
+            for follower in in_sync.followers.values()
         ]
         return (own, *others)
 
     @property
     def follower_ends(self) -> list[tuple[int, int]]:
         """Broker id and log end of each follower."""
-        return [(follower.broker_id, follower.log_end) for follower in self._in_sync.followers]
+        return [(follower.broker_id, follower.log_end) for follower in self._in_sync.followers.values()]
 
     @property
     def low_watermark(self) -> int:
@@ -272,7 +268,7 @@ class PartitionLeader:
 
     def _deleters(self) -> list[FollowerProgress]:
         in_sync = self._in_sync
-        return [each for each in in_sync.followers if each.joined or each.broker_id in in_sync.maximal]
+        return [each for each in in_sync.followers.values() if each.joined or each.broker_id in in_sync.maximal]
 
     def is_behind(self, broker_id: int) -> bool:
         """Whether the replica on the broker ``broker_id`` is out of sync, so that the leader may throttle pushes to
@@ -316,16 +312,16 @@ class PartitionLeader:
         if self._resigned is not None:
             raise self._resigned.copy()
 
-    def appended(self, log_end: int, flushed_end: int, size: int) -> None:
-        """Record that the log now ends at ``log_end``, after ``size`` more bytes, and is flushed up to
-        ``flushed_end``."""
+    def advanced(self, log_end: int, flushed_end: int, size: int = 0) -> None:
+        """Record that the log ends at ``log_end``, after ``size`` more bytes, and is flushed up to ``flushed_end``."""
         assert log_end >= self.log_end, f"{self.partition}: the log end went back from {self.log_end} to {log_end}"
+        assert flushed_end <= log_end, f"{self.partition}: flushed {flushed_end} beyond the end {log_end}"
         if log_end > self.log_end:
             somebody_is_behind = self._in_sync.grew(self.log_end)
             self.log_end = log_end
-            for watcher in self._log_watchers:
+            for watcher in self.log_watchers:
                 watcher.log_grew(self.partition)
-            if somebody_is_behind:
+            if somebody_is_behind and not self._is_stirred:
                 self._stir()
         if size:
             unread = self._unread
@@ -333,19 +329,16 @@ class PartitionLeader:
                 unread.append((log_end, size))
             else:
                 unread[-1] = (log_end, unread[-1][1] + size)
-        self.flushed(flushed_end)
-
-    def flushed(self, flushed_end: int) -> None:
-        """Record that the log is flushed up to ``flushed_end``."""
-        assert flushed_end <= self.log_end, f"{self.partition}: flushed {flushed_end} beyond the end {self.log_end}"
         if flushed_end > self.flushed_end:
             self.flushed_end = flushed_end
-        self._recompute()
+        self.durable_end = self.flushed_end if self.flush_policy is FlushPolicy.COMMIT else log_end
+        if self.durable_end > self.high_watermark:
+            self._advance_high_watermark()
 
     def set_flush_policy(self, policy: FlushPolicy) -> None:
         """Apply a new value of the topic's ``log.flush``. The high watermark never decreases."""
         self.flush_policy = policy
-        self._recompute()
+        self.advanced(self.log_end, self.flushed_end)
 
     def advance_log_start(self, offset: int) -> None:
         """Record that the records below ``offset`` were deleted (by retention or DeleteRecords)."""
@@ -356,8 +349,8 @@ class PartitionLeader:
         self._check_deletions()
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
-        for lane in self._log_watchers:
-            lane.high_watermark_moved(self.partition)
+        for watcher in self.log_watchers:
+            watcher.high_watermark_moved(self.partition)
 
     def resign(self, reason: HeadraceError) -> None:
         """End the leadership: every waiter gets the error ``reason``, and every later check raises ``reason``."""
@@ -372,10 +365,15 @@ class PartitionLeader:
             waiter(reason)
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
-        for lane in self._log_watchers:
-            lane.leadership_ended(self.partition)
+        for watcher in self.log_watchers:
+            watcher.leadership_ended(self.partition)
 
-    def _recompute(self) -> None:
+    def _set_below_min_insync(self) -> None:
+        in_sync = self._in_sync
+        self.is_below_min_insync = len(in_sync.committed) < min(self.min_insync, len(in_sync.replicas))
+
+    def _advance_high_watermark(self) -> None:
+        """Advance the high watermark as far as the replicas' durable ends allow, and tell those who wait for it."""
         durable_end = self.durable_end
         if durable_end <= self.high_watermark or self._resigned is not None or self.is_below_min_insync:
             return
@@ -389,19 +387,23 @@ class PartitionLeader:
             waiter, waiting[1] = waiting[1], None
             if waiter is not None:
                 waiter(None)
-        readable = self._take_readable(durable_end)
+        # (Bytes from before this leader's epoch are not counted, and a reader that is told of 0 bytes would go on
+        # waiting.)
+        unread, size = self._unread, 0
+        while unread and unread[0][0] <= durable_end:
+            size += unread.popleft()[1]
+        readable = max(size, 1)
         for watcher in self._watchers:
             watcher.partition_advanced(self.partition, readable)
-        for lane in self._log_watchers:
-            lane.high_watermark_moved(self.partition)
+        for stream in self.log_watchers:
+            stream.high_watermark_moved(self.partition)
 
-    def _take_readable(self, end_offset: int) -> int:
-        """Number of bytes that became readable when the high watermark advanced; at least 1. Bytes from before this
-        leader's epoch are not counted, and a reader that is notified of 0 bytes would continue to wait."""
-        unread, size = self._unread, 0
-        while unread and unread[0][0] <= end_offset:
-            size += unread.popleft()[1]
-        return max(size, 1)
+    def _in_sync_changed(self) -> None:
+        """Called when the members of the in-sync set, or the followers that are joined, may have changed."""
+        self._set_below_min_insync()
+        self._advance_high_watermark()
+        self._check_deletions()
+        self._stir()
 
     def follower_joined(
         self,
@@ -415,16 +417,14 @@ class PartitionLeader:
     ) -> bool:
         """Record that a follower has joined: its log matches the leader's log up to ``log_end`` (matching.py). Returns
         False for a broker without a replica, and for an outdated broker epoch."""
-        follower = self._in_sync.get(broker_id)
+        follower = self._in_sync.followers.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False
         follower.broker_epoch = broker_epoch
         follower.joined = True
         follower.broken_ms = None
         follower.acked(durable_end, log_end, log_start, self.log_end, now_ms)
-        self._recompute()
-        self._check_deletions()
-        self._stir()
+        self._in_sync_changed()
         return True
 
     def follower_acked(
@@ -439,14 +439,16 @@ class PartitionLeader:
     ) -> bool:
         """Apply a follower's acknowledgement. Returns False, without effect, if the follower has not joined or its
         broker epoch is outdated. An acknowledgement from an earlier broker epoch may describe a lost disk (KIP-903)."""
-        follower = self._speaker(broker_id, broker_epoch)
-        if follower is None:
+        in_sync = self._in_sync
+        follower = in_sync.followers.get(broker_id)
+        if follower is None or not follower.joined or broker_epoch != follower.broker_epoch:
             return False
         follower.acked(durable_end, log_end, log_start, self.log_end, now_ms)
-        self._recompute()
+        if self.durable_end > self.high_watermark:
+            self._advance_high_watermark()
         if self._deletions:
             self._check_deletions()
-        if broker_id not in self._in_sync.maximal:
+        if broker_id not in in_sync.maximal:
             self._stir()
         return True
 
@@ -462,44 +464,30 @@ class PartitionLeader:
         the high watermark until the controllers remove the follower from the ISR. ``cannot_append``: the follower's log
         takes no appends, so the leader proposes at once to remove the follower from the ISR. ``broken``: the stream
         broke, so the leader proposes the removal if the follower does not return soon."""
-        follower = self._in_sync.get(broker_id)
+        follower = self._in_sync.followers.get(broker_id)
         if follower is not None and follower.joined:
             follower.seen(self.log_end, now_ms)
             follower.left(cannot_append=cannot_append, is_broken=broken, now_ms=now_ms)
-            self._recompute()
-            self._check_deletions()
             self._is_stirred = False  # signal again: an earlier signal may have had a less urgent reason
-            self._stir()
+            self._in_sync_changed()
 
     def follower_tried(self, broker_id: int, now_ms: int) -> None:
         """Record that the follower is alive, although it must truncate its log, or change to the leader's other stream,
         before it can join."""
-        follower = self._in_sync.get(broker_id)
+        follower = self._in_sync.followers.get(broker_id)
         if follower is not None and not follower.joined:
             follower.absent_ms = now_ms
-
-    def _speaker(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
-        """The follower that sent a message; None unless the message is from the follower's current broker epoch."""
-        follower = self._in_sync.get(broker_id)
-        if follower is None or not follower.joined:
-            return None
-        return follower if broker_epoch == follower.broker_epoch else None
 
     @property
     def is_isr_pressed(self) -> bool:
         """Whether the in-sync set may have to shrink soon for a reason other than lag."""
         return self._in_sync.is_pressed
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether a stream pushes this partition's records to a follower."""
-        return bool(self._log_watchers)
-
     def watch_log(self, watcher: LogWatcher) -> None:
-        self._log_watchers[watcher] = None
+        self.log_watchers[watcher] = None
 
     def unwatch_log(self, watcher: LogWatcher) -> None:
-        self._log_watchers.pop(watcher, None)
+        self.log_watchers.pop(watcher, None)
 
     def isr_change(self, now_ms: int, broker_epoch_of: BrokerEpochOf) -> IsrChange | None:
         """The AlterPartition proposal to send now; call ``proposed`` before sending it. The result is None if the
@@ -510,7 +498,7 @@ class PartitionLeader:
         change = self._in_sync.next_proposal(
             now_ms, broker_epoch_of, leader_end=self.log_end, high_watermark=self.high_watermark
         )
-        self._recompute()  # recompute the high watermark, which waits no longer for a follower that stopped catching up
+        self._advance_high_watermark()  # which waits no longer for a follower that stopped catching up
         return change
 
     def next_due_ms(self, now_ms: int) -> int | None:
@@ -538,18 +526,14 @@ class PartitionLeader:
         another leader epoch."""
         if leader_epoch != self.leader_epoch or not self._in_sync.altered(isr, partition_epoch, recovering):
             return False
-        self._recompute()
-        self._check_deletions()
-        self._stir()
+        self._in_sync_changed()
         return True
 
     def alter_refused(self, error_code: str, *, retriable: bool, now_ms: int) -> None:
         """Called when AlterPartition failed for the partition. ``retriable`` means that the outcome is unknown (no
         answer, or the answer of an inactive controller), so the proposal is repeated unchanged."""
         self._in_sync.refused(error_code, retriable=retriable, now_ms=now_ms)
-        self._recompute()
-        self._check_deletions()
-        self._stir()
+        self._in_sync_changed()
 
     def metadata_changed(
         self,
@@ -565,9 +549,7 @@ class PartitionLeader:
         partition epoch ends an open proposal."""
         self.min_insync = min_insync
         is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
-        self._recompute()
-        self._check_deletions()
-        self._stir()
+        self._in_sync_changed()
         return is_new
 
     def _stir(self) -> None:

@@ -522,8 +522,10 @@ class PushStream:
         ended = self._ended
         for _ in range(min(len(ended), ITEMS_MAX)):
             response.ended.append(ended.popleft())
-        if (self.updates or self._paced) and (due_ms := self.due_ms()) is not None:
+        if self._paced and (due_ms := self.due_ms()) is not None:
             self.wake_at(due_ms)
+        elif self.updates:
+            self.wake_at(self.updates_due_ms)
         items = len(response.joined) + len(response.pushes) + len(response.updates) + len(response.ended)
         if not items:
             return None

@@ -396,7 +396,7 @@ class FollowerReplica:
         if self._streams is not None:
             self._streams.ack_due(self)
         log.producers.committed_end = follower.high_watermark
-        if follower.wanted_log_start > follower.log_start:
+        if follower.leader_log_start > follower.log_start:
             self._follow_log_start()
         if self._watchers:
             self._notify_watchers(before)

@@ -330,6 +330,7 @@ class _Stream:
         )
         self._call, self._address = call, address
         silence = _Silence(self._silence_s, self._fell_silent)
+        loop = asyncio.get_running_loop()
 
         async def read() -> None:
             while True:
@@ -338,7 +339,9 @@ class _Stream:
                     self.is_connected = True
                     outage.over()
                     backoff.reset()
-                silence.touch(response)
+                silence.over_s = loop.time() + silence.max_s
+                if response.sends_heartbeats:
+                    silence.watch()
                 if response.pushes:
                     self._silence_s = SILENCE_S
                 self._received(response)
@@ -352,26 +355,23 @@ class _Stream:
             silence.end()
 
     async def _write(self, call: _Call) -> None:
+        """Write what there is to send; a heartbeat if there has been nothing for HEARTBEAT_S seconds."""
         await call.connected()
         await call.write(FollowRequest(hello=self.hello()))
+        loop = asyncio.get_running_loop()
         while True:
             request = self.joins.next()
-            if request is not None:
-                await call.write(request)
-            elif not await self._something_to_say():
-                await call.write(_HEARTBEAT)
-
-    async def _something_to_say(self) -> bool:
-        """Wait for a message to send. Returns False if there is no message for HEARTBEAT_S seconds: then send a
-        heartbeat."""
-        loop = asyncio.get_running_loop()
-        waiting = self.waiting = loop.create_future()
-        timer = loop.call_later(HEARTBEAT_S, _end_waiting, waiting)
-        try:
-            return bool(await waiting)
-        finally:
-            timer.cancel()
-            self.waiting = None
+            if request is None:
+                waiting = self.waiting = loop.create_future()
+                timer = loop.call_later(HEARTBEAT_S, _end_waiting, waiting)
+                try:
+                    if await waiting:
+                        continue
+                finally:
+                    timer.cancel()
+                    self.waiting = None
+                request = _HEARTBEAT
+            await call.write(request)
 
     def _fell_silent(self) -> None:
         silence_s, self._silence_s = self._silence_s, min(self._silence_s * 2, SILENCE_MOST_S)
@@ -423,16 +423,15 @@ class _Silence:
     """Calls ``is_over`` if a leader that sends heartbeats has sent no message for ``max_s`` seconds."""
 
     def __init__(self, max_s: float, is_over: Callable[[], None]) -> None:
-        self._max_s = max_s
+        self.max_s = max_s
+        self.over_s = 0.0  #: Loop time at which the silence is too long.
         self._is_over = is_over
         self._loop = asyncio.get_running_loop()
-        self._over_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def touch(self, response: FollowResponse) -> None:
-        self._over_s = self._loop.time() + self._max_s
-        if response.sends_heartbeats and self._timer is None:
-            self._timer = self._loop.call_at(self._over_s, self._look)
+    def watch(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_at(self.over_s, self._look)
 
     def end(self) -> None:
         if self._timer is not None:
@@ -440,12 +439,12 @@ class _Silence:
 
     def _look(self) -> None:
         now_s = self._loop.time()
-        if now_s - self._over_s > STALLED_S:
-            self._over_s = now_s + self._max_s  # this broker has read nothing, so silence proves nothing
-        if now_s >= self._over_s:
+        if now_s - self.over_s > STALLED_S:
+            self.over_s = now_s + self.max_s  # this broker has read nothing, so silence proves nothing
+        if now_s >= self.over_s:
             self._is_over()
         else:
-            self._timer = self._loop.call_at(self._over_s, self._look)
+            self._timer = self._loop.call_at(self.over_s, self._look)
 
 
 class LeaveConfirmation:

@@ -16,22 +16,19 @@ class PendingPushes:
     """The set of streams with pending pushes. The streams to followers change the set, and the partition table reads
     the set; both run in the event loop."""
 
-    __slots__ = ("_awake", "_waiting")
+    __slots__ = ("_waiting", "awake")
 
     def __init__(self) -> None:
-        self._awake: dict[object, None] = {}  #: Streams on which a push is about to be sent.
+        #: Streams that are about to make a push; they add themselves.
+        self.awake: dict[object, None] = {}
         self._waiting: list[tuple[dict[object, None], Callable[[], None]]] = []
-
-    def begin(self, stream: object) -> None:
-        """Record that ``stream`` is about to make a push."""
-        self._awake[stream] = None
 
     def end(self, stream: object) -> None:
         """Record that gRPC has taken the push of ``stream``, or that the stream has no push to make. Repeated calls are
         harmless."""
-        if stream not in self._awake:
+        if stream not in self.awake:
             return
-        del self._awake[stream]
+        del self.awake[stream]
         for waiting in list(self._waiting):
             streams, sent = waiting
             streams.pop(stream, None)
@@ -42,7 +39,7 @@ class PendingPushes:
     def when_sent(self, sent: Callable[[], None]) -> None:
         """Call ``sent`` when every stream that is about to push has passed its push to gRPC, immediately if no stream
         is about to push."""
-        if self._awake:
-            self._waiting.append((dict(self._awake), sent))
+        if self.awake:
+            self._waiting.append((dict(self.awake), sent))
         else:
             sent()
