@@ -197,7 +197,7 @@ def in_topic_codec(
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
     """Recompress valid batches with the topic's codec, in any thread. Without a call of ``in_topic_codec``, ``prepare``
     recompresses the batches in the directory writer, while all other appends wait."""
-    wanted = None if config.compression_type == "producer" else topic_codec(config)
+    wanted = topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
         return data, headers
     view, position = memoryview(data), 0

@@ -27,6 +27,7 @@ from headrace_core.records import (
     read_header,
 )
 from headrace_core.records.compression import decompress
+from headrace_core.records.types import COMPRESSION_MASK, LENGTH_PREFIX_BYTES
 from headrace_core.types import TopicPartition
 
 #: Maximum bytes of a compressed batch, and of its records, that the event loop checks without another thread. 1 KiB of
@@ -38,19 +39,20 @@ def needs_thread(records: Buffer, config: LogConfig) -> bool:
     """Whether the check of ``records`` would stall the calling thread. Decompression and recompression take
     milliseconds, or much longer for malicious input. All checks except decompression and recompression run at several
     GB/s."""
-    wanted = topic_codec(config)
+    wanted = None if config.compression_type == "producer" else topic_codec(config)
     position = 0
     try:
         while position < len(records):
             header = read_header(records, position)
-            codec, end = header.compression, position + header.size
+            codec, size = header.attributes & COMPRESSION_MASK, header.batch_length + LENGTH_PREFIX_BYTES
             if wanted not in (None, Compression.NONE, codec):
                 return True
-            if codec is not Compression.NONE:
-                if header.size > _INLINE_COMPRESSED_BYTES_MAX:
+            if codec:
+                if size > _INLINE_COMPRESSED_BYTES_MAX:
                     return True
-                decompress(codec, memoryview(records)[position + HEADER_BYTES : end], _INLINE_INFLATED_BYTES_MAX)
-            position = end
+                body = memoryview(records)[position + HEADER_BYTES : position + size]
+                decompress(Compression(codec), body, _INLINE_INFLATED_BYTES_MAX)
+            position += size
     except CorruptMessageError:
         return False  # no batch before the wrong header needs a thread, and ``accept`` raises the error
     except HeadraceError:
@@ -84,14 +86,14 @@ def accept(
             f"(segment.bytes={config.segment_bytes}): lower the producer's batch.size, or raise the topic's limit"
         )
     try:
-        first = read_header(records)
-        if first.size > config.message_bytes_max and config.compression_type == "producer":
+        size = read_header(records).batch_length + LENGTH_PREFIX_BYTES
+        if size > config.message_bytes_max and config.compression_type == "producer":
             raise RecordTooLargeError(
-                f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes="
+                f"{partition}: a batch of {size} bytes is larger than max.message.bytes="
                 f"{config.message_bytes_max}: lower the producer's batch.size, or raise the topic's limit"
             )
         data, headers = validate(records, config, now_ms, allow_transactional=allow_transactional, schemas=schemas)
-        return in_topic_codec(data, headers, config)
+        return (data, headers) if config.compression_type == "producer" else in_topic_codec(data, headers, config)
     except CorruptMessageError as error:
         raise _fault_of(records, error) from None
 
