@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +43,23 @@ def test_every_promised_name_is_exported_and_documented() -> None:
     assert set(headrace.__all__) <= set(dir(headrace))
     with pytest.raises(AttributeError, match="Producr"):
         _ = headrace.Producr
+
+
+def test_type_checkers_find_each_name_where_the_package_imports_it() -> None:
+    stub = ast.parse(Path(headrace.__file__).with_suffix(".pyi").read_text())
+    homes = {
+        name.asname: "." * statement.level + (statement.module or "")
+        for statement in stub.body
+        if isinstance(statement, ast.ImportFrom)
+        for name in statement.names
+    }
+    assert {name: homes.pop(name) for name in headrace._MODULES} == dict.fromkeys(headrace._MODULES, ".")
+    assert homes == headrace._HOMES
+
+
+def test_values_travel_between_processes() -> None:
+    for value in (headrace.NewTopic("t"), headrace.GroupMetadata("g"), headrace.BrokerInfo(1, "host", 9092)):
+        assert pickle.loads(pickle.dumps(value)) == value
 
 
 def test_without_the_tools_only_local_cluster_is_missing_and_the_error_names_the_extra() -> None:

@@ -5,91 +5,10 @@
 ``import headrace`` alone loads neither grpc nor pyarrow: a public name is imported when it is first used. Because the
 import loads no grpc, programs start fast, and a process may fork before it opens a connection. ``LocalCluster`` is in
 headrace-tools (``pip install 'headrace[cluster]'``); all other names are in this distribution.
+Type checkers read ``__init__.pyi``.
 """
 
 from __future__ import annotations
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from headrace_core.records import Record as Record
-    from headrace_core.types import TopicPartition as TopicPartition
-    from headrace_tools.local import LocalCluster as LocalCluster
-
-    from . import errors as errors
-    from . import serializers as serializers
-    from .accumulator import RecordMetadata as RecordMetadata
-    from .admin import Admin as Admin
-    from .admin import AsyncAdmin as AsyncAdmin
-    from .cluster_models import AppendConfig as AppendConfig
-    from .cluster_models import ClusterDescription as ClusterDescription
-    from .cluster_models import ConfigEntry as ConfigEntry
-    from .cluster_models import ConfigResource as ConfigResource
-    from .cluster_models import ConfigSynonym as ConfigSynonym
-    from .cluster_models import ControllerInfo as ControllerInfo
-    from .cluster_models import CoordinatorInfo as CoordinatorInfo
-    from .cluster_models import CreatedTopic as CreatedTopic
-    from .cluster_models import FeatureInfo as FeatureInfo
-    from .cluster_models import LogDirDescription as LogDirDescription
-    from .cluster_models import NewTopic as NewTopic
-    from .cluster_models import NodeDescription as NodeDescription
-    from .cluster_models import NodeDisk as NodeDisk
-    from .cluster_models import PartitionDescription as PartitionDescription
-    from .cluster_models import PartitionReassignment as PartitionReassignment
-    from .cluster_models import QuorumBroker as QuorumBroker
-    from .cluster_models import QuorumInfo as QuorumInfo
-    from .cluster_models import QuorumReplica as QuorumReplica
-    from .cluster_models import ReplicaInfo as ReplicaInfo
-    from .cluster_models import SubtractConfig as SubtractConfig
-    from .cluster_models import TopicDescription as TopicDescription
-    from .cluster_models import TopicPartitionReplica as TopicPartitionReplica
-    from .consumer import AsyncConsumer as AsyncConsumer
-    from .consumer import Consumer as Consumer
-    from .errors import HeadraceError as HeadraceError
-    from .fetch import OffsetRange as OffsetRange
-    from .fetch import RangeReader as RangeReader
-    from .group_models import GroupDescription as GroupDescription
-    from .group_models import GroupLag as GroupLag
-    from .group_models import GroupListing as GroupListing
-    from .group_models import MemberDescription as MemberDescription
-    from .group_models import MovedPartition as MovedPartition
-    from .group_models import PartitionLag as PartitionLag
-    from .group_models import PendingOffset as PendingOffset
-    from .group_models import Rebalance as Rebalance
-    from .memory import tune_memory as tune_memory
-    from .models import BrokerInfo as BrokerInfo
-    from .models import GroupMetadata as GroupMetadata
-    from .models import ManyMetadata as ManyMetadata
-    from .models import OffsetAndMetadata as OffsetAndMetadata
-    from .models import OffsetAndTimestamp as OffsetAndTimestamp
-    from .models import RecordRange as RecordRange
-    from .models import SinkState as SinkState
-    from .models import TransactionToken as TransactionToken
-    from .observing import PrometheusCollector as PrometheusCollector
-    from .observing import Statistics as Statistics
-    from .observing import report_statistics as report_statistics
-    from .partitioners import PriorityPartitioner as PriorityPartitioner
-    from .producer import AsyncProducer as AsyncProducer
-    from .producer import AsyncRecordFuture as AsyncRecordFuture
-    from .producer import ManyFuture as ManyFuture
-    from .producer import Producer as Producer
-    from .producer import RecordFuture as RecordFuture
-    from .quota_models import QuotaEntity as QuotaEntity
-    from .quota_models import QuotaName as QuotaName
-    from .scram_models import ScramCredentialInfo as ScramCredentialInfo
-    from .scram_models import ScramMechanism as ScramMechanism
-    from .scram_models import UserScramCredentialDeletion as UserScramCredentialDeletion
-    from .scram_models import UserScramCredentialUpsertion as UserScramCredentialUpsertion
-    from .token_models import DelegationToken as DelegationToken
-    from .transaction_models import ProducerState as ProducerState
-    from .transaction_models import TransactionDescription as TransactionDescription
-    from .transaction_models import TransactionListing as TransactionListing
-    from .typed_settings import AdminSettings as AdminSettings
-    from .typed_settings import ConsumerSettings as ConsumerSettings
-    from .typed_settings import ProducerSettings as ProducerSettings
-
-    ConsumerRecord = Record
 
 __version__ = "0.1.0"
 
@@ -173,7 +92,7 @@ _HOMES = {
 _MODULES = ("errors", "serializers")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     import importlib
 
     if name == "__all__":

@@ -9,6 +9,7 @@ import typer
 
 from headrace_core.errors import MissingDependencyError
 
+from .. import services
 from ..local.directory import CONSOLE_PORT, ClusterDirectory
 from ..local.finding import DATA_VARIABLE, DEFAULT_DATA, clusters_here
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config, is_given
@@ -106,8 +107,7 @@ def console(
       headrace console --path-prefix /headrace --allowed-host ops.example.net      behind a proxy
     """
     try:
-        from headrace_console.app import serve_settings
-        from headrace_console.settings import ConsoleSettings
+        app, settings_of = services.load("console", "app"), services.load("console", "settings").ConsoleSettings
     except ModuleNotFoundError as error:
         if error.name not in ("headrace_console", "aiohttp", "jinja2"):
             raise
@@ -126,7 +126,7 @@ def console(
     client = client_config(bootstrap, properties)
     del client["client.id"], client["bootstrap.servers"]
     with usage_of("console"):
-        settings = ConsoleSettings.checked(
+        settings = settings_of.checked(
             listeners=[f"{'http' if certificate is None else 'https'}://{host}:{port}"],
             bootstrap_servers=parse_addresses([each.strip() for each in bootstrap.split(",")], key="--bootstrap"),
             client=client,
@@ -146,7 +146,7 @@ def console(
         else:
             say(f"The console: {url}    Ctrl-C stops it.")
 
-    raise typer.Exit(run_until_signal(lambda stop: serve_settings(settings, stop, on_started=tell)))
+    raise typer.Exit(run_until_signal(lambda stop: app.serve_settings(settings, stop, on_started=tell)))
 
 
 def _guard(certificate: Path) -> HttpGuard:

@@ -7,12 +7,13 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from headrace_core.errors import InvalidConfigError, MissingDependencyError
 
+from .. import services
 from .output import Output, OutputFormat, print_json, show, usage_of
 
 if TYPE_CHECKING:
@@ -184,7 +185,6 @@ def _read(path: Path, *, is_controller: bool) -> NodeConfig:
 def _first_user(text: str) -> Any:
     """The credential of ``SCRAM-SHA-256=[name=USER,password=TEXT,iterations=4096]``; raises BadParameter, which does
     not repeat the text."""
-    from headrace_controller.formatting import new_user
     from headrace_core.security.references import read_secret
     from headrace_core.security.sasl.scram import (
         ITERATIONS_DEFAULT,
@@ -210,16 +210,15 @@ def _first_user(text: str) -> Any:
             f"iterations: must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}", param_hint="--add-scram"
         )
     secret = password or read_secret(path, "--add-scram")
-    return new_user(user, mechanism, secret, int(iterations))
+    return services.load("controller", "formatting").new_user(user, mechanism, secret, int(iterations))
 
 
 def _writer() -> Callable[..., None]:
     try:
-        from headrace_controller.formatting import write_voters
+        return cast("Callable[..., None]", services.load("controller", "formatting").write_voters)
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("headrace_controller"):
             raise
         raise MissingDependencyError(
             "formatting a controller needs the controller's package; get it with: pip install 'headrace[cluster]'"
         ) from None
-    return write_voters

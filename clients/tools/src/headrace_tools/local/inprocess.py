@@ -33,6 +33,7 @@ from headrace.engine.io_thread import IoThread, forget, io_thread, leave_before_
 from headrace_core.errors import IllegalStateError, UnsupportedVersionError
 from headrace_core.real_threads import are_green
 
+from .. import services
 from . import nodes as node_files
 from .directory import ClusterDirectory
 from .inprocess_logs import NodeLog
@@ -90,19 +91,7 @@ def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
     from headrace_core.node.config import NodeConfig
     from headrace_core.node.properties import read_properties
 
-    if node.role == "controller":
-        from headrace_controller.app import serve
-    elif node.role == "coordinator":
-        from headrace_coordinator.app import serve
-    elif node.role == "gateway":
-        from headrace_gateway.app import serve
-    elif node.role == "registry":
-        from headrace_registry.app import serve
-    elif node.role == "console":
-        from headrace_console.app import serve
-    else:
-        from headrace_broker.app import serve
-
+    serve = services.load(node.role, "app").serve
     values = NodeConfig.from_properties(read_properties(config), role=node.role)
     io = io_thread()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace_core.errors import MissingDependencyError
 from headrace_core.file_modes import make_directory
 
+from .. import services
 from . import security
 from .state import ClusterState, Node
 
@@ -22,21 +23,12 @@ FACTOR_MAX = 3
 INITIAL_DELAY_MS = 200
 _RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"  #: Kafka's name (replica.selector.class).
 
-_MODULES = {
-    "controller": "headrace_controller",
-    "broker": "headrace_broker",
-    "coordinator": "headrace_coordinator",
-    "gateway": "headrace_gateway",
-    "registry": "headrace_registry",
-    "console": "headrace_console",
-}
-
 
 def require_services(state: ClusterState) -> None:
     """Raise MissingDependencyError if a service that the cluster's nodes run is not installed."""
     from importlib.util import find_spec
 
-    modules = dict.fromkeys(_MODULES[node.role] for node in state.nodes)
+    modules = dict.fromkeys(services.PACKAGES[node.role] for node in state.nodes)
     missing = [module.replace("_", "-") for module in modules if find_spec(module) is None]
     if missing:
         raise MissingDependencyError(
@@ -55,7 +47,7 @@ def config_path(directory: Path, node: Node) -> Path:
 def command(directory: Path, node: Node) -> list[str]:
     """The command line that starts the node. With ``-P``, a file in the current directory cannot shadow one of
     Headrace's modules."""
-    return [sys.executable, "-P", "-m", _MODULES[node.role], "--config", str(config_path(directory, node))]
+    return [sys.executable, "-P", "-m", services.PACKAGES[node.role], "--config", str(config_path(directory, node))]
 
 
 def copies(brokers: int) -> dict[str, str]:
@@ -171,7 +163,6 @@ def format_cluster(state: ClusterState, directory: Path) -> None:
 
     Raises the errors of format_directories.
     """
-    from headrace_controller.formatting import write_voters
     from headrace_core.node.first_voters import INITIAL, FirstVoters, InitialVoter
     from headrace_core.node.ids import random_id
     from headrace_core.node.meta_properties import format_directories
@@ -180,6 +171,7 @@ def format_cluster(state: ClusterState, directory: Path) -> None:
         InitialVoter(node_id=node.id, address=node.internal_address, directory_id=random_id())
         for node in state.of_role("controller")
     )
+    write_voters = services.load("controller", "formatting").write_voters
     writer = partial(write_voters, users=security.credentials(directory) if state.secure else ())
     for node in state.nodes:
         if not node.data_dirs:  # a registry or a console
@@ -208,15 +200,13 @@ def format_missing(state: ClusterState, node: Node) -> None:
     from headrace_core.node.meta_properties import format_directories
 
     joins = node.role == "controller"
-    if joins:
-        from headrace_controller.formatting import write_voters
     format_directories(
         node.data_dirs,
         cluster_id=state.cluster_id,
         node_id=node.id,
         ignore_formatted=True,
         first=FirstVoters(flag=NONE, voters=()) if joins else None,
-        write_voters=write_voters if joins else None,
+        write_voters=services.load("controller", "formatting").write_voters if joins else None,
     )
 
 

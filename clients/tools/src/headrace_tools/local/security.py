@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from .. import services
 from ..certs.authority import USER, Authority, Subject, read_file
 from ..durable import replace_file
 from .state import ClusterState, Node
@@ -75,9 +76,9 @@ def has_users(directory: Path) -> bool:
 
 def credentials(directory: Path) -> list[Any]:
     """The SCRAM credentials of the users, for `format` (KIP-900)."""
-    from headrace_controller.formatting import new_user
     from headrace_core.security.sasl.scram import ITERATIONS_DEFAULT, SCRAM
 
+    new_user = services.load("controller", "formatting").new_user
     return [
         new_user(user, mechanism, password(directory, user), ITERATIONS_DEFAULT)
         for user in USERS
