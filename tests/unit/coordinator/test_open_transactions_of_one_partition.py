@@ -120,6 +120,20 @@ def test_a_request_that_arrives_again_brings_no_dropped_offset_back(by: str) -> 
     assert of_all(world) == {0: 20, 1: 11}
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("bump", [0, 1], ids=["version 1", "version 2"])
+def test_a_late_marker_of_the_former_transaction_brings_no_dropped_offset_back(late: bool, bump: int) -> None:
+    world = OffsetsWorld()
+    world.end((7, 3 + bump), commit=late, version=1 + bump)
+    world.send("g", at(10), producer=(7, 4), sequence=1)
+    world.commit("g", at(20))  # nothing is pending now
+    world.end((7, 3 + bump), commit=late, version=1 + bump)
+    world.send("g", at(10), producer=(7, 4), sequence=1)
+    world.end((7, 4 + bump), commit=True, version=1 + bump)
+    assert of_all(world) == {0: 20}
+    assert not world.logic._dropped
+
+
 def test_a_dropped_offset_may_be_all_that_a_repeated_request_has() -> None:
     world = OffsetsWorld()
     world.send("g", at(10), producer=(7, 3), sequence=1)

@@ -319,11 +319,14 @@ class OffsetsLogic:
         is_bumping = request.version >= BUMPING_VERSION
         for pending in of_producer.values():
             _check_marker(request, pending, is_bumping=is_bumping)
-        self._verifications.cancel(request.producer_id, request.epoch - 1 if is_bumping else request.epoch)
+        ended_epoch = request.epoch - 1 if is_bumping else request.epoch
+        self._verifications.cancel(request.producer_id, ended_epoch)
         overtaken = self._overtaken(request.producer_id) if request.commit else {}
         records = _pending_records(overtaken) + _end_records(request, of_producer, now_ms)
         self._drop(overtaken)
-        self._dropped.pop(request.producer_id, None)
+        dropped = self._dropped.pop(request.producer_id, {})
+        if of_next := {key: number for key, number in dropped.items() if key[0] > ended_epoch}:  # the marker is late
+            self._dropped[request.producer_id] = of_next
         for group_id, pending in list(of_producer.items()):
             for partition, one in pending.offsets.items() if request.commit else ():
                 self._apply(group_id, partition, one.committed._replace(commit_timestamp_ms=now_ms))
