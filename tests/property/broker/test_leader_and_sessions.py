@@ -124,7 +124,7 @@ class LeaderMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), number=numbers)
     def name_partition(self, which: int, number: int) -> None:
         reader, leader = self.readers[which], self.leaders[number]
-        reader.session.expect(None)  # it comes with a request, and any newer request ends a wait
+        reader.session.expected = None  # it comes with a request, and any newer request ends a wait
         reader.waiting = None
         entry = SessionPartition(leader.partition, position=leader.log_start, max_bytes=100)
         assert reader.session.put(entry) == (leader.partition not in reader.positions)
@@ -142,7 +142,7 @@ class LeaderMachine(RuleBasedStateMachine):
     def poll(self, which: int, most: int, wants: int) -> None:
         """Take up to ``most`` of the available records. Without available records, wait for ``wants`` bytes."""
         reader = self.readers[which]
-        reader.session.expect(None)
+        reader.session.expected = None
         taken = 0
         for entry in reader.session.ready():
             leader = self.leaders[entry.partition.partition]

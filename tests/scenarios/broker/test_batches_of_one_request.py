@@ -260,3 +260,33 @@ async def test_appends_that_waited_for_a_slow_check_are_checked_in_portions(monk
         assert max(counts) <= leader_replica._CHECKS_AT_ONCE + 1
         assert [each.results[0].base_offset for each in stream.sent] == list(range(waiting + 1))
         handler.on_closed()
+
+
+@pytest.mark.parametrize("wrong_topic_id", [False, True], ids=["", "and a refusal behind it"])
+@in_loop
+async def test_an_error_of_a_check_that_waited_does_not_overtake_earlier_appends(wrong_topic_id: bool) -> None:
+    """The damaged batch waited for the check of a compressed one. Its error came before the answers of both earlier
+    appends, which were still being written."""
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        handler, stream = broker.producer()
+        damaged = bytearray(ONE)
+        damaged[-1] ^= 1
+        compressed = encode_batch([(1000, None, b"y" * 9_000, [])], compression=Compression.GZIP)
+        for number, records in enumerate((compressed, ONE, bytes(damaged), ONE, bytes(damaged))):
+            handler.on_request(produce(number, "orders", records))
+        count = 5
+        if wrong_topic_id:
+            request = produce(count, "orders", ONE)
+            request.partitions[0].topic_id = b"another topic..."
+            handler.on_request(request)
+            count += 1
+        answers = await stream.wait_sent(count)
+        failed = {answer.correlation_id for answer in answers if answer.results[0].error.code}
+        assert failed == {2, 4, 5} & set(range(count))
+        order = [answer.correlation_id for answer in answers]
+        for number in failed:
+            assert set(order[: order.index(number)]) >= set(range(number)), order
+        assert handler.is_idle()
+        assert not handler._unanswered
+        handler.on_closed()

@@ -82,7 +82,7 @@ def test_a_waiting_poll_wakes_at_once_when_a_leader_resigns():
 def test_nobody_is_woken_when_no_poll_waits():
     it, woken = session(A)
     it.expect(10)
-    it.expect(None)
+    it.expected = None
     it.partition_advanced(A, 100)
     assert woken == []
 

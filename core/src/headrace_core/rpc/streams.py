@@ -90,6 +90,7 @@ class ServerStream(Generic[Request, Response]):
         "_writing",
         "_writing_bytes",
         "closed",
+        "paused",
         "queued_bytes",
         "request_bytes",
     )
@@ -114,6 +115,7 @@ class ServerStream(Generic[Request, Response]):
         self._handler: StreamHandler[Request] = StreamHandler()
         self._penalties: Penalties | None = None
         self.closed = False  #: Whether the call of this stream has ended; ``send`` then has no effect.
+        self.paused = False  #: Whether the stream reads nothing until ``resume``.
         self.queued_bytes = 0  #: Number of bytes of responses that the stream has not written yet.
         self.request_bytes = 0  #: Size in bytes of the request that ``on_request`` handles.
 
@@ -146,17 +148,13 @@ class ServerStream(Generic[Request, Response]):
     def pause(self) -> None:
         """Stop reading requests until ``resume``; further requests stay in gRPC's flow-control window."""
         if self._resumed is None:
-            self._resumed = self._loop.create_future()
+            self.paused, self._resumed = True, self._loop.create_future()
 
     def resume(self) -> None:
         if self._resumed is not None:
             if not self._resumed.done():
                 self._resumed.set_result(None)
-            self._resumed = None
-
-    @property
-    def paused(self) -> bool:
-        return self._resumed is not None
+            self.paused, self._resumed = False, None
 
     def finish(self, error: BaseException | None = None) -> None:
         """Write all queued responses, then end the call with OK or with ``error``."""
@@ -166,7 +164,8 @@ class ServerStream(Generic[Request, Response]):
             self._write_soon()
 
     def check_idle(self) -> None:
-        """Check whether a half-closed call is over; call the method when a request ended without a response."""
+        """Check whether a half-closed call is over; call the method when a request has ended without a response, or
+        after its response."""
         if self._half_closed:
             self._write_soon()
 

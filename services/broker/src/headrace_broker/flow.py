@@ -282,7 +282,7 @@ class StreamFlow:
         flow.kept += kept
         self._bytes += size
         self._kept += kept
-        if self._has_too_many():
+        if (self._bytes > self.bytes_max or flow.kept > flow.kept_max) and self._has_too_many():
             self.hold(OWN_LIMIT)
         if flow.in_memory > flow.in_memory_max:
             self.hold(BROKER_LIMIT)

@@ -183,7 +183,9 @@ class LeaderReplica:
         ``trace`` records when the batches are passed to the writer, and when the batches are written; the call of
         ``done`` ends the trace's span.
         """
-        self._check_may_append(committed)
+        self.leader.check_serving()
+        if committed:
+            self.leader.check_enough_in_sync()
         append = LeaderAppend(
             data=records,
             leader_epoch=self.leader.leader_epoch,
@@ -256,7 +258,8 @@ class LeaderReplica:
         marker is committed or has failed. If ``append_marker`` raises an error, the method has changed nothing and does
         not call ``done``. The errors are those of ``append`` and of ``headrace_core.log.transactions.must_append``.
         ``written``: as for ``append``."""
-        self._check_may_append(committed=True)
+        self.leader.check_serving()
+        self.leader.check_enough_in_sync()
         if self._verifications is not None:
             for waiting in self._verifications.cancelled_by_marker(marker.producer_id, marker.last_ended_epoch):
                 waiting.answer(_ended_by(marker, waiting, self.partition))
@@ -293,11 +296,6 @@ class LeaderReplica:
             return needs_thread(append.data, self.log.config)
         except HeadraceError:
             return False  # the append is not slow: the check itself raises the error
-
-    def _check_may_append(self, committed: bool) -> None:
-        self.leader.check_serving()
-        if committed:
-            self.leader.check_enough_in_sync()
 
     def _check(self, append: LeaderAppend) -> None:
         transaction, config = append.transaction, self.log.config
@@ -369,7 +367,9 @@ class LeaderReplica:
         """Finish the check of an append. ``check`` checks the batches and stores the result in the append, or raises an
         error. Returns False if the append waits for the schema registry."""
         try:
-            self._check_may_append(append.committed)  # check again: the append may have waited for a thread or a move
+            self.leader.check_serving()  # check again: the append may have waited for a thread or a move
+            if append.committed:
+                self.leader.check_enough_in_sync()
             check()
             if not self._has_schemas(append):
                 return False
@@ -429,9 +429,9 @@ class LeaderReplica:
         """Called when the directory writer has changed this log. The writer calls ``log_advanced`` before the callbacks
         of the log's appends."""
         log = self.log
-        if log.is_closed:
+        if not log.segments:  # the log is closed
             return
-        active = log.active
+        active = log.segments[-1]
         grown = active.size - self._seen_bytes
         # The segment was rolled: count the new bytes of the old segment and all bytes of the new segment.
         if active is not self._active:
@@ -440,7 +440,7 @@ class LeaderReplica:
         self._seen_bytes = active.size
         flushed_end = log.flushed_end  # read the flushed end first: a turn may be running on the writer's thread
         self.leader.advanced(log.log_end_offset, flushed_end, max(grown, 0))
-        log.committed_to(self.leader.high_watermark)
+        log.producers.committed_end = self.leader.high_watermark
 
     @property
     def last_stable_offset(self) -> int:

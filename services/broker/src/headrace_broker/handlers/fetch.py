@@ -367,8 +367,6 @@ class FetchStream(StreamHandler[Any]):
             and stream.paused
         ):
             stream.resume()
-        if self._current is None and not self._requests:
-            stream.check_idle()
 
     def _look(self, *, give_up: bool) -> None:
         """Answer the stream's current fetch request, if it can be answered now. With ``give_up`` the response does not
@@ -566,8 +564,10 @@ class FetchStream(StreamHandler[Any]):
             return
         if self._is_bulk:
             self._ask_turn()
-        else:
-            self._go_on()
+            return
+        self._look(give_up=self._current.max_wait_ms == 0)
+        if self._requests:
+            self._process()
 
     @property
     def is_waiting(self) -> bool:
@@ -576,7 +576,7 @@ class FetchStream(StreamHandler[Any]):
     def _waits_for_markers(self) -> bool:
         """Whether the waiting request was woken only by records of open transactions, which its consumer cannot read
         yet. (A transaction's end marker is small but makes all records of the transaction readable.)"""
-        return self._session.is_waiting and all(
+        return self._session.expected is not None and all(
             replica.last_stable_offset == end for replica, end in self._held_back.values()
         )
 
@@ -587,7 +587,7 @@ class FetchStream(StreamHandler[Any]):
             self._pump()
 
     def _stop_waiting(self) -> None:
-        self._session.expect(None)
+        self._session.expected = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

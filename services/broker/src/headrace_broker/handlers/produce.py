@@ -16,7 +16,7 @@ import asyncio
 import enum
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from functools import partial
 from typing import Any
@@ -232,30 +232,20 @@ class _Request:
             leader.give_up(waiting, _late())
 
 
-class _Held:
-    """A refused append, whose error is sent after ``before`` earlier appends to the same partition have ended."""
-
-    __slots__ = ("before", "error", "index", "request")
-
-    def __init__(self, before: int, request: _Request, index: int, error: HeadraceError) -> None:
-        self.before, self.request, self.index, self.error = before, request, index, error
-
-
 class ProduceStream(StreamHandler[Any]):
     """One stream. ``is_packed``: each message contains the requests of several producers (ProduceMany)."""
 
     __slots__ = (
         "_access",
-        "_appending",
         "_broker",
         "_flow",
-        "_held",
         "_in_flight",
         "_is_closed",
         "_is_packed",
         "_request",
         "_stream",
         "_times",
+        "_unanswered",
         "_unhandled",
         "_writers",
     )
@@ -280,8 +270,9 @@ class ProduceStream(StreamHandler[Any]):
         self._unhandled: deque[Any] = deque()  # the requests of the last message that are not wholly handled
         self._request: _Request | None = None  # the first one of them, after the broker began to handle it
         self._is_closed = False
-        self._appending: dict[Hashable, int] = {}  # number of appends in progress by ``_Request.order``
-        self._held: dict[Hashable, deque[_Held]] = {}
+        #: The appends without a result by ``_Request.order``, oldest first. An error waits here for earlier appends:
+        #: answers for a partition keep their order, except that a success does not wait.
+        self._unanswered: dict[Hashable, OrderedDict[tuple[_Request, int], HeadraceError | None]] = {}
         self._flow.begin(PRODUCER_BYTE_RATE)
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
@@ -312,7 +303,8 @@ class ProduceStream(StreamHandler[Any]):
                 if request.next < len(request.records):
                     break
             unhandled.popleft()
-            self._free_message()
+            self._request, request.records = None, []
+            self._free(request, _MESSAGE)
         flow = self._flow
         if flow.limits is not None and flow.limits.manager.table.keys:
             flow.worked(now_s)
@@ -367,7 +359,9 @@ class ProduceStream(StreamHandler[Any]):
         """Pass the records of the next ``room`` partitions to the replicas; returns the room that is left."""
         broker, access, items = self._broker, self._access, message.partitions
         is_client, transactional_id = self._writers is Writers.CLIENTS, message.transactional_id
-        granted = access.granted(Operation.WRITE, ResourceType.TOPIC) if access.is_limited else None
+        granted = (
+            access.granted(Operation.WRITE, ResourceType.TOPIC) if access.authorization.authorizer is not None else None
+        )
         now_ms = broker.clock.now_ms()
         committed = request.acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED)
         batches_max = _CLIENTS_BATCHES_MAX if is_client else _COORDINATORS_BATCHES_MAX
@@ -413,7 +407,10 @@ class ProduceStream(StreamHandler[Any]):
                 self._refused(request, index, error)
             else:
                 request.replicas[index] = replica
-                self._appending[order] = self._appending.get(order, 0) + 1
+                if order in self._unanswered:
+                    self._unanswered[order][request, index] = None
+                else:
+                    self._unanswered[order] = OrderedDict([((request, index), None)])
         return room - (request.next - begun)
 
     def _transaction_of(self, request: Any, records: bytes) -> ProducerTransaction | None:
@@ -474,22 +471,19 @@ class ProduceStream(StreamHandler[Any]):
         """Free what the requests in progress keep for their answers, because the stream has ended. The memory of a
         request counts until its records are in the log."""
         self._unhandled.clear()
-        self._held.clear()
+        for unanswered in self._unanswered.values():
+            for key in [key for key, error in unanswered.items() if error is not None]:
+                del unanswered[key]
         for request in list(self._in_flight):
             self._broker.flow.deadlines.discard(request, None)
             request.answered = True
             request.free_answer()
             self._end(request)
-        self._free_message()
+        if self._request is not None:
+            request, self._request = self._request, None
+            self._free(request, _MESSAGE)
 
     # -- a request's life --------------------------------------------------------------------------------------------
-
-    def _free_message(self) -> None:
-        """Called when a request is wholly handled, or the stream has ended."""
-        request, self._request = self._request, None
-        if request is not None:
-            request.records = []
-            self._free(request, _MESSAGE)
 
     def _free(self, request: _Request, index: int) -> None:
         """Called when the memory of one partition's records, or of the message, is free."""
@@ -499,6 +493,8 @@ class ProduceStream(StreamHandler[Any]):
             self._broker.flow.free(request.size)
             if request.answered:
                 self._end(request)
+                if not self._in_flight:
+                    self._stream.check_idle()
 
     def _end(self, request: _Request) -> None:
         """End the request's progress, if the broker has answered the request and its records are in the log."""
@@ -506,8 +502,6 @@ class ProduceStream(StreamHandler[Any]):
             return
         self._in_flight.remove(request)
         self._flow.done(request.size, request.kept)
-        if not self._in_flight:
-            self._stream.check_idle()
 
     def _written(self, request: _Request, index: int, replica: LeaderReplica, waiting: Waiting) -> None:
         """Called when the records of one partition are in the log, and wait for other replicas."""
@@ -531,7 +525,12 @@ class ProduceStream(StreamHandler[Any]):
         ``_Request.order``."""
         if index in request.in_memory:
             self._free(request, index)
+        unanswered = self._unanswered[order]
         if isinstance(outcome, HeadraceError):
+            is_first = self._is_packed or request.answered or next(iter(unanswered)) == (request, index)
+            if not is_first:  # its check has failed while earlier appends are being written
+                unanswered[request, index] = outcome
+                return
             self._failed(request, index, outcome)
         else:
             request.is_worthless = False
@@ -548,34 +547,20 @@ class ProduceStream(StreamHandler[Any]):
             request.remaining -= 1
             if not request.remaining:
                 self._answer(request)
-        left = self._appending[order] - 1
-        if left:
-            self._appending[order] = left
-        else:
-            del self._appending[order]
-        if order in self._held:
-            self._release_held(order)
+        del unanswered[request, index]
+        while unanswered and (error := unanswered[first := next(iter(unanswered))]) is not None:
+            del unanswered[first]
+            self._failed(*first, error)
+        if not unanswered:
+            del self._unanswered[order]
 
     def _refused(self, request: _Request, index: int, error: HeadraceError) -> None:
-        """Refuse the records of one partition. Answers for a partition keep their order, so earlier appends are
-        answered first."""
-        order = request.order[index]
-        before = self._appending.get(order, 0)
-        if before and not self._is_packed:  # (answers to different producers have no order)
-            self._held.setdefault(order, deque()).append(_Held(before, request, index, error))
-        else:
+        """Refuse the records of one partition. Earlier appends to the partition are answered first."""
+        unanswered = self._unanswered.get(request.order[index])
+        if unanswered is None or self._is_packed:  # (answers to different producers have no order)
             self._failed(request, index, error)
-
-    def _release_held(self, order: Hashable) -> None:
-        """Called when an append has ended: send the errors of refused appends that waited only for this append."""
-        held = self._held[order]
-        for refusal in held:
-            refusal.before -= 1
-        while held and held[0].before == 0:
-            refusal = held.popleft()
-            self._failed(refusal.request, refusal.index, refusal.error)
-        if not held:
-            del self._held[order]
+        else:
+            unanswered[request, index] = error
 
     def _failed(self, request: _Request, index: int, error: HeadraceError) -> None:
         if not self._is_closed:  # otherwise the client has gone, and gets no error
@@ -623,7 +608,9 @@ class ProduceStream(StreamHandler[Any]):
             self._broker.flow.deadlines.discard(request, None)
             now_s = time.perf_counter()
             self._times.answered(_REQUEST, request.started_s, request.local_s or now_s, now_s)
-            if request.acks != produce_pb2.ACKS_NONE:
+            if request.acks == produce_pb2.ACKS_NONE:
+                self._stream.check_idle()
+            else:
                 response = produce_pb2.ProduceResponse(
                     correlation_id=request.correlation_id,
                     results=request.results,

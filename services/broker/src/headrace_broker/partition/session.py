@@ -62,7 +62,7 @@ class FetchSession:
     ``wake`` is called when a waiting fetch should look for records again. ``expect`` sets how many more readable bytes
     the fetch waits for."""
 
-    __slots__ = ("_expected", "_held_back", "_partitions", "_ready", "_wake", "undescribed")
+    __slots__ = ("_held_back", "_partitions", "_ready", "_wake", "expected", "undescribed")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -70,7 +70,7 @@ class FetchSession:
         self._ready: dict[TopicPartition, SessionPartition] = {}
         #: The new partitions whose high watermark and log start no response has given to the client yet.
         self.undescribed: dict[TopicPartition, None] = {}
-        self._expected: int | None = None
+        self.expected: int | None = None  #: How many more bytes a fetch waits for; None: no fetch waits.
         self._held_back: Container[TopicPartition] = ()
 
     def close(self) -> None:
@@ -127,29 +127,24 @@ class FetchSession:
         if not exhausted:
             self._ready[entry.partition] = entry
 
-    def expect(self, missing_bytes: int | None, held_back: Container[TopicPartition] = ()) -> None:
-        """Set how many more bytes a fetch waits for (at least one); None means that no fetch waits. ``held_back``:
+    def expect(self, missing_bytes: int, held_back: Container[TopicPartition] = ()) -> None:
+        """Set how many more bytes a fetch waits for (at least one). ``held_back``:
         partitions whose new bytes may not be readable, because of open transactions. ``wake`` is called for each
         progress of a held-back partition, and the fetch continues to wait."""
-        assert missing_bytes is None or missing_bytes > 0, f"a poll cannot wait for {missing_bytes} bytes"
-        self._expected, self._held_back = missing_bytes, held_back
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a fetch waits for more bytes."""
-        return self._expected is not None
+        assert missing_bytes > 0, f"a poll cannot wait for {missing_bytes} bytes"
+        self.expected, self._held_back = missing_bytes, held_back
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
         entry = self._partitions.get(partition)
         if entry is None:
             return
         self._ready[partition] = entry
-        if self._expected is not None and partition in self._held_back:
+        if self.expected is not None and partition in self._held_back:
             self._wake()
-        elif self._expected is not None:
-            self._expected -= readable_bytes
-            if self._expected <= 0:
-                self._expected = None
+        elif self.expected is not None:
+            self.expected -= readable_bytes
+            if self.expected <= 0:
+                self.expected = None
                 self._wake()
 
     def partition_changed(self, partition: TopicPartition) -> None:
@@ -158,6 +153,6 @@ class FetchSession:
         if entry is None:
             return
         self._ready[partition] = entry
-        if self._expected is not None:
-            self._expected = None
+        if self.expected is not None:
+            self.expected = None
             self._wake()
