@@ -31,13 +31,12 @@ from ._wire cimport (
     step,
 )
 
-from crc32c import crc32c
-
 from ..errors import InvalidRecordError, InvalidTimestampError
 from . import batches as _batches
 from ._faults import invalid_record, too_many_schemas
 from .batches import SLICE_EXACT, SLICE_HAS_GAPS, check_producer_fields
 from .compression import decompress
+from .crc import crc32c
 from .types import (
     DEFAULT_LIMITS,
     SCHEMA_IDS_MAX,
