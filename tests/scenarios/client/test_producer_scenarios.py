@@ -25,6 +25,7 @@ from headrace.errors import (
     UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.rpc.stream import pause
 from tests.worlds.waiting import check_in_time, until
 
 NOT_LEADER, NOT_ENOUGH_REPLICAS, INVALID_RECORD, THROTTLED = 6, 19, 87, 89
@@ -233,6 +234,20 @@ def test_acks_zero_reports_no_offset(fake: Any) -> None:
     with producer(fake, acks="0") as out:
         assert out.send("t", b"v").result(60).offset == -1
         until(lambda: len(fake.records("t")) == 1)
+
+
+def test_close_with_acks_0_waits_for_no_pause(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a stream with acks=0 shows that the broker has read everything: no other stream follows."""
+    ended: list[bool] = []
+
+    async def noted(seconds: float, news: asyncio.Event) -> None:
+        ended.append(news.is_set())
+        await pause(seconds, news)
+
+    monkeypatch.setattr("headrace_core.rpc.stream.pause", noted)
+    with producer(fake, acks="0") as out:
+        assert out.send("t", b"v").result(60).offset == -1
+    assert ended == [True]
 
 
 def test_full_buffer_blocks_until_there_is_room(fake: Any) -> None:

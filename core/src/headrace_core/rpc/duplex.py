@@ -63,7 +63,7 @@ class Duplex(Generic[Request, Response]):
     """One bidirectional call. Only the parts of ``run`` may call methods other than ``cancel``. Methods other than
     ``cancel`` raise a HeadraceError when the stream is over. At most one part reads, and at most one part writes."""
 
-    __slots__ = ("_busy", "_call", "_call_end", "_cancelled", "_channel", "_why", "address")
+    __slots__ = ("_call", "_call_end", "_cancelled", "_channel", "_reader", "_why", "_writer", "address")
 
     def __init__(
         self,
@@ -80,8 +80,9 @@ class Duplex(Generic[Request, Response]):
         self._call_end = CallEnd(self._call, address)
         self._why: HeadraceError | None = None
         self._cancelled = asyncio.get_running_loop().create_future()
-        #: Tasks that wait for a gRPC operation; the stream must not cancel these tasks.
-        self._busy: set[asyncio.Task[Any] | None] = set()
+        #: The tasks that wait for a gRPC operation; the stream must not cancel them.
+        self._reader: asyncio.Task[Any] | None = None
+        self._writer: asyncio.Task[Any] | None = None
 
     @property
     def ended(self) -> bool:
@@ -121,7 +122,7 @@ class Duplex(Generic[Request, Response]):
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self.cancel()
         for task in tasks:
-            if task not in self._busy:
+            if task is not self._reader and task is not self._writer:
                 task.cancel()
         await asyncio.wait(tasks)
         for task in tasks:
@@ -148,7 +149,7 @@ class Duplex(Generic[Request, Response]):
     async def write(self, request: Request | None) -> None:
         """Send ``request`` (None: no more requests follow); waits while the server does not read. After an error of
         ``write`` the server may still have received the request."""
-        self._busy.add(asyncio.current_task())
+        self._writer = asyncio.current_task()
         try:
             await (self._call.done_writing() if request is None else self._call.write(request))
             if not self._cancelled.done():
@@ -159,15 +160,14 @@ class Duplex(Generic[Request, Response]):
             if is_cancelled():
                 raise
         finally:
-            self._busy.discard(asyncio.current_task())
-        # Raised here, because gRPC's exceptions, as a context, would keep the call's objects. No variable keeps the
-        # task: the traceback of the task's error keeps this frame.
+            self._writer = None
+        # Raised here, because gRPC's exceptions, as a context, would keep the call's objects.
         raise await self._call_end.error()
 
     async def read(self) -> Response:
         """Return the next message from the server."""
         message: Any = grpc.aio.EOF
-        self._busy.add(asyncio.current_task())
+        self._reader = asyncio.current_task()
         try:
             message = await self._call.read()
         except CALL_ENDED:
@@ -176,7 +176,7 @@ class Duplex(Generic[Request, Response]):
             if is_cancelled():
                 raise
         finally:
-            self._busy.discard(asyncio.current_task())
+            self._reader = None
         if message is grpc.aio.EOF or self._cancelled.done():
             raise await self._call_end.error()
         if message is None:
