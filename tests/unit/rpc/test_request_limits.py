@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -157,6 +158,34 @@ def test_cost_does_not_grow_with_the_request() -> None:
     begun = time.thread_time()
     assert check_of("Produce/Produce")(data) is not None
     check_spent(begun, 1)
+
+
+def test_items_cost_no_python_each() -> None:
+    """The check of 100,000 items took 0.2 s of the event loop."""
+    topics = [
+        {"name": f"t{n}", "assignments": [{"partition": p, "broker_ids": [1]} for p in range(10)]} for n in range(999)
+    ]
+    data = admin_pb2.CreateTopicsRequest(topics=topics).SerializeToString()
+    check, calls = check_of("Admin/CreateTopics"), 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        assert check(data) is None
+    finally:
+        sys.setprofile(None)
+    assert calls < 20
+
+
+def test_a_varint_of_any_length_hides_no_items() -> None:
+    """A size or a number of a field may be written with more bytes than it needs."""
+    one = b"\x8a\x80\x80\x00" + b"\x81\x80\x00" + b"t"  # field 1, one byte
+    assert len(metadata_pb2.MetadataRequest.FromString(one * 3).topics) == 3
+    assert check_of("Metadata/GetMetadata")(one * ITEMS_MAX) is None
+    assert "more than" in str(check_of("Metadata/GetMetadata")(one * (ITEMS_MAX + 1)))
 
 
 @pytest.mark.parametrize("fields", [b"\x00\x00", b"\x78\x01", b"\x7a\x00", b"\x7d1234", b"\x7912345678"])

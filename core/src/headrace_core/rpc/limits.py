@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ..errors import HeadraceError, InvalidRequestError
 from ..sinks import TASKS_MAX
+from ._limits import Count, Plan
 
 Item = TypeVar("Item")
 
@@ -237,124 +238,42 @@ class RequestCheck:
             )
         if size <= self.unchecked_bytes:
             return None
-        counts = [*([0] * len(self._most)), self._fields]  # the last number: other fields that may still come
-        try:
-            return self._walk(data, 0, size, self._plan, counts)
-        except (IndexError, RecursionError):
-            return None  # the bytes are truncated, which the parser reports
-
-    def _walk(
-        self, data: bytes, at: int, end: int, plan: Mapping[int, _Step], counts: list[int]
-    ) -> HeadraceError | None:
-        most = self._most
-        while at < end:
-            tag = data[at]
-            at += 1
-            if tag & 128:
-                tag, at = _varint(data, at, tag)
-            kind = tag & 7
-            step = plan.get(tag >> 3)
-            if step is None or step.count < 0:
-                counts[-1] -= 1
-                if counts[-1] < 0:
-                    return InvalidRequestError(
-                        f"{self._method}: the request has more fields than its messages define; send each field "
-                        "that is not repeated once"
-                    )
-            if kind == 2:
-                size = data[at]
-                at += 1
-                if size & 128:
-                    size, at = _varint(data, at, size)
-                if step is not None:
-                    if step.count >= 0:
-                        # Count packed numbers by the bytes without a continuation bit: each number ends with one such
-                        # byte.
-                        added = len(data[at : at + size].translate(None, _CONTINUED)) if step.is_packed else 1
-                        counts[step.count] += added
-                        if counts[step.count] > most[step.count]:
-                            return self._too_many(step.count)
-                    if step.is_name and size > NAME_BYTES_MAX:
-                        return InvalidRequestError(
-                            f"{self._method}: a {step.name} has {size} bytes, at most {NAME_BYTES_MAX} are accepted; "
-                            "shorten it"
-                        )
-                    if step.inner:
-                        counts[-1] += step.fields
-                        wrong = self._walk(data, at, min(at + size, end), step.inner, counts)
-                        if wrong is not None:
-                            return wrong
-                at += size
-            elif kind == 0:
-                if step is not None and step.count >= 0:
-                    counts[step.count] += 1
-                    if counts[step.count] > most[step.count]:
-                        return self._too_many(step.count)
-                while data[at] & 128:
-                    at += 1
-                at += 1
-            elif kind == 5:
-                at += 4
-            elif kind == 1:
-                at += 8
-            else:  # groups: proto3 does not have them, and items after a group could not be counted
-                return InvalidRequestError(
-                    f"{self._method}: the request is not a valid protobuf message: a field of wire type {kind}"
-                )
-        return None
-
-    def _too_many(self, index: int) -> HeadraceError:
-        return InvalidRequestError(
-            f"{self._method}: the request has more than {self._most[index]} {self._paths[index]}; split the request"
-        )
+        found = Count(data, self._plan, self._most, self._fields)
+        if not found.wrong:
+            return None
+        index = found.number
+        match found.wrong:
+            case "items":
+                what = f"the request has more than {self._most[index]} {self._paths[index]}; split the request"
+            case "fields":
+                what = "the request has more fields than its messages define; send each field that is not repeated once"
+            case "name":
+                what = f"a {found.name} has {index} bytes, at most {NAME_BYTES_MAX} are accepted; shorten it"
+            case _:
+                what = f"the request is not a valid protobuf message: a field of wire type {index}"
+        return InvalidRequestError(f"{self._method}: {what}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The plan for the check of one field: ``count`` is the index of the field's limit, or -1; ``inner`` is the plan of
-    a message in the field, which may have ``fields`` fields without a limit."""
-
-    name: str
-    count: int
-    is_packed: bool
-    is_name: bool
-    inner: Mapping[int, _Step]
-    fields: int
-
-
-_CONTINUED = bytes(range(128, 256))
 #: String fields to which NAME_BYTES_MAX does not apply: configuration values, metadata of commits, paths, messages.
 _NOT_NAMES = ("value", "metadata", "path", "message")
 #: The numbers of protobuf's FieldDescriptor.TYPE_STRING and TYPE_BYTES.
 _TYPE_STRING, _TYPE_BYTES = 9, 12
 
 
-def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int, _Step]:
-    """Plan the check of a message: the fields that are counted, and the fields that are names. Inner messages are
-    included only where they have counted fields. Names in inner messages without counted fields may be as long as
-    ``bytes_max`` allows, because a check would visit every field of every item."""
-    plan: dict[int, _Step] = {}
+def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> Plan | None:
+    """Plan the check of a message: the fields that are counted, and the fields that are names; None if it has no
+    counted fields. Names in inner messages without counted fields may be as long as ``bytes_max`` allows, because a
+    check would visit every field of every item."""
+    steps = {}
+    is_counted = False
     for each in descriptor.fields:
         path = f"{prefix}{each.name}"
         count = paths.get(path, -1)
-        inner = {} if each.message_type is None else _plan_of(each.message_type, f"{path}.", paths)
+        inner = None if each.message_type is None else _plan_of(each.message_type, f"{path}.", paths)
         is_name = each.type == _TYPE_STRING and each.name not in _NOT_NAMES
-        if not any(step.count >= 0 or step.inner for step in inner.values()):
-            inner = {}
-        if count >= 0 or inner or is_name:
+        is_counted = is_counted or count >= 0 or inner is not None
+        if count >= 0 or inner is not None or is_name:
             fields = UNKNOWN_FIELDS_MAX + (0 if each.message_type is None else len(each.message_type.fields))
             is_packed = each.is_repeated and each.message_type is None and each.type not in (_TYPE_STRING, _TYPE_BYTES)
-            plan[each.number] = _Step(each.name, count, is_packed, is_name, inner, fields)
-    return plan
-
-
-def _varint(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """Read a varint whose first byte, at ``at - 1``, is ``first``; returns (value, end position)."""
-    value, shift = first & 127, 7
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128 or shift > 63:
-            return value, at
-        shift += 7
+            steps[each.number] = (each.name, count, is_packed, NAME_BYTES_MAX if is_name else -1, inner, fields)
+    return Plan(steps) if is_counted or not prefix else None
