@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from unittest import mock
 
@@ -32,7 +32,13 @@ from headrace_coordinator.offsets.messages import (
     FetchOffsets,
     OffsetToCommit,
 )
-from headrace_coordinator.offsets.pending import PendingBook, Verification, Verifications
+from headrace_coordinator.offsets.pending import (
+    PendingBook,
+    PendingKey,
+    PendingOffsets,
+    Verification,
+    Verifications,
+)
 from headrace_coordinator.offsets.retention import RetentionSettings, RetentionSweep
 from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.state_machine import Decision, ShardRecord
@@ -87,6 +93,9 @@ class History:
         }
         self.epochs = dict.fromkeys(PRODUCERS, 0)
         self.sends = 0
+        #: The numbered requests of each producer's open transaction, and the last number that reached each offset.
+        self.sent: dict[int, list[CommitTransactionOffsets]] = {producer_id: [] for producer_id in PRODUCERS}
+        self.numbers: dict[tuple[int, tuple[str, TopicPartition]], int] = {}
         self.state = self._loaded()
 
     def _loaded(self) -> ShardStateMachine:
@@ -104,7 +113,8 @@ class History:
                 (self.commit, self.wait, self.send, self.end),
                 (self.delete, self.delete_group, self.topic, self.member, self.crash, self.late_marker),
             )
-            self.rng.choice((*often, *often, *seldom, self.race, self.visit))()
+            stories = (self.race, self.late_request, self.visit, self.long_transaction)
+            self.rng.choice((*often, *often, *seldom, *stories))()
             self.check()
 
     def _ask(self, request: object) -> Decision | None:
@@ -121,8 +131,8 @@ class History:
     def _partition(self) -> TopicPartition:
         return TopicPartition(self.rng.choice(TOPICS), self.rng.randrange(2))
 
-    def commit(self, group_id: str = "", epoch: int = 0) -> None:
-        group_id, partition = group_id or self.rng.choice(GROUPS), self._partition()
+    def commit(self, group_id: str = "", epoch: int = 0, partition: TopicPartition | None = None) -> None:
+        group_id, partition = group_id or self.rng.choice(GROUPS), partition or self._partition()
         offset = self.rng.randrange(1_000)
         members = self.groups.groups[group_id].members if group_id in self.groups.groups else {}
         epoch = epoch or self.rng.choice((-1, 1, 2))
@@ -158,7 +168,9 @@ class History:
         offset = self.rng.randrange(1_000)
         epoch = self.rng.choice((-1, 1, 2))
         commit = CommitOffsets(group_id, (OffsetToCommit(*partition, offset),), "m" if epoch >= 0 else "", epoch)
-        request = CommitTransactionOffsets(commit, "t", producer_id, self.epochs[producer_id])
+        number = self.rng.choice((0, self.sends + 1))
+        request = CommitTransactionOffsets(commit, "t", producer_id, self.epochs[producer_id], number)
+        self.sends += 1
         decision = self._ask(request)
         group = self.groups.groups.get(group_id)
         assert (decision is not None) == (epoch < 0 or (group is not None and group.members.get("m") == epoch))
@@ -174,10 +186,31 @@ class History:
             assert self._ask(request._replace(verification=decision.reply)) is None
             return
         assert self._ask(request._replace(verification=decision.reply)) is not None
-        if partition.topic in self.topics:
-            topic_id = self.topics[partition.topic].topic_id
+        self._expect_pending(request)
+        if number:
+            self.sent[producer_id].append(request)
+
+    def _expect_pending(self, request: CommitTransactionOffsets) -> None:
+        ((name, number, offset, *_),) = request.commit.offsets
+        key = request.commit.group_id, TopicPartition(name, number)
+        last = self.numbers.get((request.producer_id, key), 0)
+        if name in self.topics and not 0 < request.sequence <= last:
             self.sends += 1
-            self.pending[producer_id][group_id, partition] = Entry(offset, self.now_ms, topic_id, self.sends)
+            entry = Entry(offset, self.now_ms, self.topics[name].topic_id, self.sends)
+            self.pending[request.producer_id][key] = entry
+            self.numbers[request.producer_id, key] = request.sequence
+
+    def late_request(self) -> None:
+        """A request of an open transaction arrives again. It must not change what it, or a later one, has changed."""
+        requests = [request for sent in self.sent.values() for request in sent]
+        if not requests:
+            return
+        request = self.rng.choice(requests)
+        decision = self._ask(request)
+        if decision is not None:
+            assert isinstance(decision.reply, Verification)
+            assert self._ask(request._replace(verification=decision.reply)) is not None
+            self._expect_pending(request)
 
     def end(self) -> None:
         self._end(self.rng.choice(PRODUCERS), commit=self.rng.random() < 0.6)
@@ -188,6 +221,8 @@ class History:
         for _ in range(self.rng.choice((1, 1, 2))):  # perhaps twice
             assert self._ask(marker) is not None
         ended, self.pending[producer_id] = self.pending[producer_id], {}
+        self.sent[producer_id].clear()
+        self.numbers = {key: number for key, number in self.numbers.items() if key[0] != producer_id}
         for key, entry in ended.items() if commit else ():
             self.book[key] = Entry(entry.offset, self.now_ms, entry.topic_id)
             for offsets in self.pending.values():  # an older offset of another transaction can take effect no more
@@ -228,7 +263,11 @@ class History:
         self._forget(lambda key: key[1].topic == name)
         if self.rng.random() < 0.5:
             # perhaps to the new topic, before the offsets of the old topic are deleted
-            self.rng.choice((self.commit, lambda: self.send(may_crash=False)))()
+            partition = TopicPartition(name, self.rng.randrange(2))
+            if self.rng.random() < 0.5:
+                self.commit(partition=partition)
+            else:
+                self.send(partition=partition, may_crash=False)
         self._tick()
 
     def member(self) -> None:
@@ -257,6 +296,14 @@ class History:
         self.check()
         self._tick_on(3)
 
+    def long_transaction(self) -> None:
+        """A transaction ends longer than the retention time after its offsets were added."""
+        producer_id = self.rng.choice(PRODUCERS)
+        self.send(producer_id, may_crash=False)
+        self._tick_on(150)
+        self._end(producer_id, commit=True)
+        self._tick_on(3)
+
     def _tick_on(self, ticks: int) -> None:
         for _ in range(ticks):
             self.now_ms += CHECK_MS
@@ -282,7 +329,9 @@ class History:
         raise AssertionError("there is always something due")
 
     def crash(self) -> None:
+        """(The log does not tell the numbers of dropped offsets.)"""
         self.state = self._loaded()
+        self.numbers = {each: number for each, number in self.numbers.items() if each[1] in self.pending[each[0]]}
 
     def _offsets(self, state: ShardStateMachine) -> dict[tuple[str, TopicPartition], int]:
         return {
@@ -354,6 +403,18 @@ def _writes_commits_only(*which: object) -> tuple[ShardRecord, ...]:
     return tuple(record for record in _end_records(*which) if record.value is not None)  # type: ignore[arg-type]
 
 
+def _drops_and_forgets(of: OffsetsLogic, changes: Mapping[PendingKey, PendingOffsets | None]) -> None:
+    for key, after in changes.items():
+        of.book.pending.apply(key, after)
+
+
+def _added_without_numbers(
+    of: OffsetsLogic, request: CommitTransactionOffsets, accepted: Iterable[tuple[TopicPartition, CommittedOffset]]
+) -> dict[PendingKey, PendingOffsets]:
+    return _added(of, request._replace(sequence=0), accepted)
+
+
+_added = OffsetsLogic._added
 _apply = OffsetBook.apply
 _end_records = logic._end_records
 
@@ -373,6 +434,8 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "pending offsets expire": (PendingBook, "partitions", lambda self, group_id: set()),
     "a marker's tombstones are not written": (logic, "_end_records", _writes_commits_only),
     "an older offset of a transaction replaces a commit": (OffsetsLogic, "_pending", lambda self, *of: {}),
+    "dropped offsets come back": (OffsetsLogic, "_drop", _drops_and_forgets),
+    "requests have no numbers": (OffsetsLogic, "_added", _added_without_numbers),
     "the last marker decides": (OffsetsLogic, "_overtaken", lambda self, producer_id: {}),
     "removed pending offsets are not written": (logic, "_pending_records", lambda changes: ()),
 }
