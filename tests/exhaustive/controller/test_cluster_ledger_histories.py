@@ -30,6 +30,9 @@ STEPS = 400
 #: Each history takes 0.07 s.
 BLOCKS, SEEDS = 4, 15
 MUTANT_SEEDS = 40
+#: A coordinator is the first to reach a new leader; an older copy that is the only replica registers twice before it
+#: leads; it leads only after the level is raised and it gets further replicas.
+RARE = (78, 96, 328)
 
 
 def history_of(seed: int) -> LedgerHistories:
@@ -50,6 +53,21 @@ def test_nothing_is_lost_and_everything_ends_whatever_moves(block: int) -> None:
     print(dict(counts))
     expected = ("begun", "ended", "planned", "drain", "producer ids", "coordinator", "coordinator beats", "level")
     assert all(counts[what] >= 5 for what in (*expected, "commit", "clean election", "lost a tail")), counts
+
+
+@pytest.mark.parametrize("seed", RARE)
+def test_rare_histories_lose_nothing(seed: int) -> None:
+    history_of(seed).run(STEPS)
+
+
+def test_nothing_is_lost_when_decisions_are_cut_to_pieces() -> None:
+    """metadata.max.records.per.request limits the records of one decision, at level 1, too."""
+    for seed in range(0, 24, 2):
+        history = LedgerHistories(seed, level=1 if seed % 4 == 0 else 2, metadata_max_records_per_request=4)
+        try:
+            history.run(STEPS)
+        except AssertionError as broken:
+            raise AssertionError(f"seed {seed}, metadata_max_records_per_request=4: {broken}") from broken
 
 
 class _LongQueue(LedgerHistories):
