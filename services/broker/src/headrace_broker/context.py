@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
@@ -12,6 +12,7 @@ from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.quotas import QuotaManager
+from headrace_core.rpc.streams import ServerStream
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .controller_link import REQUEST_TIMEOUT_MS
@@ -73,12 +74,6 @@ class BrokerMetrics:
         self.client_times, self.internal_times = CallTimes(CLIENT), CallTimes(INTERNAL)
 
 
-class EndableStream(Protocol):
-    """An open stream that the broker can end."""
-
-    def finish(self, error: BaseException | None = None) -> None: ...
-
-
 class FetchesOfStream(Protocol):
     """The fetch requests of one stream."""
 
@@ -110,7 +105,7 @@ class BrokerContext:
     quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
     connections: NewConnections = field(init=False)  #: The quota of new connections.
     #: All open streams: for produce and fetch requests of clients and coordinators, for replication, and for markers.
-    streams: set[EndableStream] = field(default_factory=set)
+    streams: set[ServerStream[Any, Any]] = field(default_factory=set)
     client_streams: int = 0  #: Number of open produce and fetch streams of clients.
     fetches: set[FetchesOfStream] = field(default_factory=set)  #: All open fetch streams.
 

@@ -127,7 +127,9 @@ class LeaderReplica:
     ) -> None:
         self.partition = leader.partition
         self.log = log
-        self.leader = self.reads = leader  #: ``reads``: the state from which consumers read (``reading.ReadState``).
+        self.leader = self.reads = (
+            leader  #: ``reads``: the state from which consumers read (``FollowerReplica.reads``).
+        )
         self._writer = writer
         self._threads = threads
         self._schemas = schemas

@@ -10,64 +10,14 @@ The leader calls ``nearer_replica`` to choose a replica by the consumer's rack.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from headrace_core.log import PartitionLog, ReadResult
-from headrace_core.types import TopicPartition
+from .leader_replica import LeaderReplica
+from .partition.leader import PartitionLeader
+from .replication.follower_replica import FollowerReplica
 
-from .partition.leader import PartitionLeader, PartitionWatcher
-from .partition.versions import Versioned
-from .threads import WorkThreads
-from .traffic import TopicTraffic
-
-
-class ReadState(Versioned, Protocol):
-    """The readable range of a log: consumers may read from ``log_start`` up to ``high_watermark``, exclusive, as in
-    ``PartitionLeader``."""
-
-    @property
-    def high_watermark(self) -> int: ...
-
-    @property
-    def log_start(self) -> int: ...
-
-    @property
-    def log_end(self) -> int: ...
-
-    def check_serving(self) -> None: ...
-
-    def subscribe(self, watcher: PartitionWatcher) -> None: ...
-
-    def unsubscribe(self, watcher: PartitionWatcher) -> None: ...
-
-
-class Readable(Protocol):
-    """A replica from which a consumer may read: ``LeaderReplica`` or ``FollowerReplica``."""
-
-    @property
-    def partition(self) -> TopicPartition: ...
-
-    @property
-    def log(self) -> PartitionLog: ...
-
-    @property
-    def reads(self) -> ReadState: ...
-
-    @property
-    def last_stable_offset(self) -> int: ...
-
-    @property
-    def traffic(self) -> TopicTraffic: ...
-
-    def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None: ...
-
-    @property
-    def threads(self) -> WorkThreads:
-        """The threads that may call ``read_cold``."""
-
-    def read_cold(self, offset: int, max_bytes: int, up_to: int, *, committed: bool) -> ReadResult: ...
-
-    def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None: ...
+#: A replica from which a consumer may read.
+Readable = LeaderReplica | FollowerReplica
 
 
 class _Candidate(NamedTuple):

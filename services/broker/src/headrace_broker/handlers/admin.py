@@ -46,9 +46,29 @@ async def forward(
     return answer
 
 
+def _forwarded(name: str) -> Any:
+    """The method of a call that goes to the active controller."""
+
+    async def forwarded(self: AdminService, request: Any, context: Any) -> Any:
+        limits = limits_of(self._broker.quotas, context) if name in LIMITED else None
+        if limits is None:
+            return await self._forward(name, request)
+        return await limited(
+            name,
+            request,
+            limits,
+            self._broker.metadata.image,
+            time.monotonic(),
+            partial(self._forward, name),
+            partitions_default=self._given.get("num.partitions", 1),
+        )
+
+    return forwarded
+
+
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """headrace.v1.Admin. This module generates the methods of the calls that go to the active controller. ``given`` has
-    the values of the properties file (NodeConfig.given); ``log_dirs`` gives access to the storage."""
+    """headrace.v1.Admin. ``given`` has the values of the properties file (NodeConfig.given); ``log_dirs`` gives access
+    to the storage."""
 
     def __init__(
         self,
@@ -62,6 +82,22 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._controller = controller
         self._given = given
         self._log_dirs = log_dirs
+
+    CreateTopics = _forwarded("CreateTopics")
+    DeleteTopics = _forwarded("DeleteTopics")
+    CreatePartitions = _forwarded("CreatePartitions")
+    AlterConfigs = _forwarded("AlterConfigs")
+    ElectLeaders = _forwarded("ElectLeaders")
+    DescribeQuorum = _forwarded("DescribeQuorum")
+    AddRaftVoter = _forwarded("AddRaftVoter")
+    RemoveRaftVoter = _forwarded("RemoveRaftVoter")
+    TransferLeadership = _forwarded("TransferLeadership")
+    AlterPartitionReassignments = _forwarded("AlterPartitionReassignments")
+    ListPartitionReassignments = _forwarded("ListPartitionReassignments")
+    DrainBroker = _forwarded("DrainBroker")
+    UnregisterBroker = _forwarded("UnregisterBroker")
+    DescribeFeatures = _forwarded("DescribeFeatures")
+    UpdateFeatures = _forwarded("UpdateFeatures")
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
@@ -130,26 +166,3 @@ class _Description:
         raise InvalidRequestError(
             f"cannot describe the configuration: resource type {resource.type} must be TOPIC or BROKER"
         )
-
-
-def _forwarded(name: str) -> Callable[[AdminService, Any, Any], Any]:
-    async def forwarded(self: AdminService, request: Any, context: Any) -> Any:
-        limits = limits_of(self._broker.quotas, context) if name in LIMITED else None
-        if limits is None:
-            return await self._forward(name, request)
-        return await limited(
-            name,
-            request,
-            limits,
-            self._broker.metadata.image,
-            time.monotonic(),
-            partial(self._forward, name),
-            partitions_default=self._given.get("num.partitions", 1),
-        )
-
-    return forwarded
-
-
-for _each in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods:
-    if _each.name not in vars(AdminService):
-        setattr(AdminService, _each.name, _forwarded(_each.name))

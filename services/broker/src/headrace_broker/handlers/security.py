@@ -3,26 +3,19 @@ broker has applied it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from headrace_core.security import token_calls
-from headrace_protos.v1 import security_pb2, security_pb2_grpc
+from headrace_protos.v1 import security_pb2_grpc
 
 from ..context import BrokerContext
 from ..controller_link import ControllerLink
 from .admin import forward
 
 
-class SecurityService(security_pb2_grpc.SecurityServicer):
-    """This module generates the methods of the calls that go to the active controller."""
+def _forwarded(name: str) -> Any:
+    """The method of a call that goes to the active controller."""
 
-    def __init__(self, broker: BrokerContext, controller: ControllerLink) -> None:
-        self._broker = broker
-        self._controller = controller
-
-
-def _forwarded(name: str) -> Callable[[SecurityService, Any, Any], Any]:
     async def forwarded(self: SecurityService, request: Any, context: Any) -> Any:
         async def send(asked: Any) -> Any:
             return await forward(self._broker, self._controller, name, asked, security_pb2_grpc.SecurityStub)
@@ -32,6 +25,21 @@ def _forwarded(name: str) -> Callable[[SecurityService, Any, Any], Any]:
     return forwarded
 
 
-for _each in security_pb2.DESCRIPTOR.services_by_name["Security"].methods:
-    if _each.name not in vars(SecurityService):
-        setattr(SecurityService, _each.name, _forwarded(_each.name))
+class SecurityService(security_pb2_grpc.SecurityServicer):
+    """headrace.v1.Security."""
+
+    def __init__(self, broker: BrokerContext, controller: ControllerLink) -> None:
+        self._broker = broker
+        self._controller = controller
+
+    DescribeAcls = _forwarded("DescribeAcls")
+    CreateAcls = _forwarded("CreateAcls")
+    DeleteAcls = _forwarded("DeleteAcls")
+    DescribeUserScramCredentials = _forwarded("DescribeUserScramCredentials")
+    AlterUserScramCredentials = _forwarded("AlterUserScramCredentials")
+    DescribeClientQuotas = _forwarded("DescribeClientQuotas")
+    AlterClientQuotas = _forwarded("AlterClientQuotas")
+    CreateDelegationToken = _forwarded("CreateDelegationToken")
+    RenewDelegationToken = _forwarded("RenewDelegationToken")
+    ExpireDelegationToken = _forwarded("ExpireDelegationToken")
+    DescribeDelegationTokens = _forwarded("DescribeDelegationTokens")

@@ -27,7 +27,7 @@ from headrace_core.quotas.callers import limits_of
 from headrace_core.rpc import PLAINTEXT, ChannelPool, ChannelPurpose, Channels
 from headrace_core.rpc.server import Listener
 from headrace_core.security import token_calls
-from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, security_pb2, security_pb2_grpc
+from headrace_protos.v1 import admin_pb2_grpc, security_pb2_grpc
 
 from ..driver import ControllerDriver
 from ..raft import NO_LEADER
@@ -129,7 +129,7 @@ class _ThroughAnyController:
             await asyncio.sleep(_RETRY_S)
 
 
-def _method(name: str) -> Callable[[_ThroughAnyController, Any, Any], Any]:
+def _method(name: str) -> Any:
     async def call(self: _ThroughAnyController, request: Any, context: Any) -> Any:
         if name in LOCAL:
             return await self.local(name, request, context)
@@ -139,7 +139,26 @@ def _method(name: str) -> Callable[[_ThroughAnyController, Any, Any], Any]:
 
 
 class AdminThroughAnyController(_ThroughAnyController, admin_pb2_grpc.AdminServicer):
-    """See the module. This module generates the methods, one for each call of the Admin service."""
+    """See the module."""
+
+    CreateTopics = _method("CreateTopics")
+    DeleteTopics = _method("DeleteTopics")
+    CreatePartitions = _method("CreatePartitions")
+    DescribeConfigs = _method("DescribeConfigs")
+    AlterConfigs = _method("AlterConfigs")
+    DescribeLogDirs = _method("DescribeLogDirs")
+    AlterReplicaLogDirs = _method("AlterReplicaLogDirs")
+    ElectLeaders = _method("ElectLeaders")
+    DescribeQuorum = _method("DescribeQuorum")
+    AddRaftVoter = _method("AddRaftVoter")
+    RemoveRaftVoter = _method("RemoveRaftVoter")
+    TransferLeadership = _method("TransferLeadership")
+    AlterPartitionReassignments = _method("AlterPartitionReassignments")
+    ListPartitionReassignments = _method("ListPartitionReassignments")
+    DrainBroker = _method("DrainBroker")
+    UnregisterBroker = _method("UnregisterBroker")
+    DescribeFeatures = _method("DescribeFeatures")
+    UpdateFeatures = _method("UpdateFeatures")
 
     def __init__(
         self,
@@ -176,7 +195,19 @@ class AdminThroughAnyController(_ThroughAnyController, admin_pb2_grpc.AdminServi
 
 
 class SecurityThroughAnyController(_ThroughAnyController, security_pb2_grpc.SecurityServicer):
-    """See the module. This module generates the methods, one for each call of the Security service."""
+    """See the module."""
+
+    DescribeAcls = _method("DescribeAcls")
+    CreateAcls = _method("CreateAcls")
+    DeleteAcls = _method("DeleteAcls")
+    DescribeUserScramCredentials = _method("DescribeUserScramCredentials")
+    AlterUserScramCredentials = _method("AlterUserScramCredentials")
+    DescribeClientQuotas = _method("DescribeClientQuotas")
+    AlterClientQuotas = _method("AlterClientQuotas")
+    CreateDelegationToken = _method("CreateDelegationToken")
+    RenewDelegationToken = _method("RenewDelegationToken")
+    ExpireDelegationToken = _method("ExpireDelegationToken")
+    DescribeDelegationTokens = _method("DescribeDelegationTokens")
 
     def __init__(self, driver: ControllerDriver, security: SecurityHandler, link: LeaderLink) -> None:
         super().__init__(driver, security, link, security_pb2_grpc.SecurityStub)
@@ -192,11 +223,3 @@ class SecurityThroughAnyController(_ThroughAnyController, security_pb2_grpc.Secu
     def register(self, listener: Listener) -> None:
         """Serve on ``listener``; call this before the listener starts."""
         listener.add(security_pb2_grpc.add_SecurityServicer_to_server, self, "headrace.v1.Security")
-
-
-for _servicer, _service in (
-    (AdminThroughAnyController, admin_pb2.DESCRIPTOR.services_by_name["Admin"]),
-    (SecurityThroughAnyController, security_pb2.DESCRIPTOR.services_by_name["Security"]),
-):
-    for _each in _service.methods:
-        setattr(_servicer, _each.name, _method(_each.name))
