@@ -402,7 +402,7 @@ def throttled(image: MetadataImage) -> list[int]:
         metadata=metadata,
         partitions=SimpleNamespace(image=image),
         pushes=None,
-        turns=None,
+        flow=SimpleNamespace(turns=None),
         metrics=None,
         traces=None,
     )

@@ -122,7 +122,7 @@ def test_what_is_committed_is_forgotten_and_the_answers_stay() -> None:
     transactions = Transactions(random.Random(3))
     for _ in range(60):
         transactions.write(log)
-        log.committed_to(log.log_end_offset - 2)
+        log.producers.committed_end = log.log_end_offset - 2
         transactions.check_stable_offsets(log, since=log.log_end_offset - 2)
     assert log.producers.undecided_count < 12
     assert log.last_stable_offset(5) == 0, "a high watermark that went back is not believed: readers wait"
@@ -527,7 +527,7 @@ def work(fs: CrashingFileSystem, transactions: Transactions) -> None:
     log = directory.logs.get(ORDERS) or directory.create(ORDERS, TOPIC_ID, TINY)
     for turn in range(14):
         transactions.write(log)
-        log.committed_to(max(log.flushed_end - 3, 0))
+        log.producers.committed_end = max(log.flushed_end - 3, 0)
         if turn % 3 == 0:
             log.flush()
         if turn == 7:

@@ -533,11 +533,6 @@ class LogReader:
             if self.segments is segments:
                 return found._replace(aborted=aborted) if aborted else found
 
-    def committed_to(self, high_watermark: int) -> None:
-        """Record that all records below the high watermark are committed, so that the log forgets transactions that
-        ended below it."""
-        self.producers.committed_end = high_watermark
-
     @overload
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]: ...
 
