@@ -32,7 +32,7 @@ case "${1:-}" in
       tests/integration/spark/test_spark_{source,sink,exactly_once}.py
       tests/integration/upgrade/test_old_clusters.py
       tests/docs/test_{readme_runs,documented_invariants,documented_commands}.py tests/fuzz
-      tests/simulation/test_simulated_{brokers,groups,transactions,upkeep}.py) ;;
+      tests/simulation/test_{directed_mutants,simulated_{brokers,groups,transactions,upkeep}}.py) ;;
 esac
 workers=${TEST_WORKERS:-$(($(nproc) + 1))}
 arguments=(-m "not long" --durations=15 --durations-min=1)

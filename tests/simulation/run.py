@@ -41,6 +41,7 @@ from tests.simulation.cluster_histories import Broken
 from tests.simulation.group_coverage import GROUPS_LISTED
 from tests.simulation.group_plan import GroupPlan, make_group_plan
 from tests.simulation.group_sim_world import GroupWorld
+from tests.simulation.mutants.directed import NOTICED_BY
 from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.mutants.scoreboard import MUTANTS
 from tests.simulation.sim_checks import Violation
@@ -505,6 +506,7 @@ def _print_scores(tally: Tally, names: Sequence[str]) -> None:
         if score.killed_by is not None and not score.is_killed:
             verdict = f"BROKEN: {score.killed_by.what}: {score.killed_by.message[:80]}"
         print(f"  {name:<36} {verdict:<24} issue {score.mutant.owner}  {score.mutant.breaks}")
+        print(f"  {'':<36} without a seed: {NOTICED_BY[name]}")
 
 
 def _report_part(part: str, tally: PartTally) -> list[str]:

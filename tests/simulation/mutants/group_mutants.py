@@ -17,7 +17,8 @@ from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Answer, Replay, Shard, ShardState, Tell
 from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.state_machine import Decision, ShardRecord
-from headrace_core.log import LogConfig, fencing, partition_log
+from headrace_core.log import LogConfig, fencing
+from headrace_core.log import group as log_group
 from headrace_core.types import TopicPartition
 from tests.simulation.mutants.mutant import Mutant, Patch
 
@@ -367,13 +368,13 @@ MUTANTS = (
         "ShardsHaveNoFence",
         "KAFKA-4362: a former owner still writes",
         Patch(fencing, "check_fence", _no_epoch),
-        Patch(partition_log, "check_fence", _no_epoch),
+        Patch(log_group, "check_fence", _no_epoch),
     ),
     _mutant(
         "AppendsAnywhere",
         "KAFKA-4362: what was decided on another log is written",
         Patch(fencing, "check_fence", _no_end),
-        Patch(partition_log, "check_fence", _no_end),
+        Patch(log_group, "check_fence", _no_end),
         Patch(Shard, "appended", _wherever_it_was_written),
     ),
     _mutant(

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+_INHERITED = object()
+
 
 class Patch(NamedTuple):
     where: Any
@@ -39,11 +41,17 @@ class Mutant:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        saved = [(patch, vars(patch.where)[patch.attribute]) for patch in self.patches]
+        # A class may inherit the attribute; then nothing of its own is left behind.
+        saved = [(patch, vars(patch.where).get(patch.attribute, _INHERITED)) for patch in self.patches]
+        for patch in self.patches:
+            getattr(patch.where, patch.attribute)
         try:
             for patch in self.patches:
                 setattr(patch.where, patch.attribute, patch.instead)
             yield
         finally:
             for patch, before in reversed(saved):
-                setattr(patch.where, patch.attribute, before)
+                if before is _INHERITED:
+                    delattr(patch.where, patch.attribute)
+                else:
+                    setattr(patch.where, patch.attribute, before)

@@ -101,7 +101,17 @@ def _lead_from_the_end(self: PartitionLeader, partition: Any, **given: Any) -> N
     _begin_to_lead(self, partition, **(given | {"high_watermark": given["log_end"]}))
 
 
-def _all_it_has_is_committed(self: PartitionFollower) -> None:
+_advanced, _learn_offsets = PartitionFollower.advanced, PartitionFollower._learn_offsets
+
+
+def _what_it_wrote_is_committed(self: PartitionFollower, *ends: int) -> None:
+    _advanced(self, *ends)
+    if self._leader_high_watermark > 0:
+        self.high_watermark = max(self.high_watermark, self.log_end)
+
+
+def _what_it_has_is_committed(self: PartitionFollower, *of_the_leader: int) -> None:
+    _learn_offsets(self, *of_the_leader)
     if self._leader_high_watermark > 0:
         self.high_watermark = max(self.high_watermark, self.log_end)
 
@@ -216,7 +226,8 @@ MUTANTS = (
     _mutant(
         "FollowersOvertakeTheMark",
         "a follower's high watermark is ahead of its leader's",
-        Patch(PartitionFollower, "_advance", _all_it_has_is_committed),
+        Patch(PartitionFollower, "advanced", _what_it_wrote_is_committed),
+        Patch(PartitionFollower, "_learn_offsets", _what_it_has_is_committed),
     ),
     _mutant(
         "CutsKeepTheirEpochs",
