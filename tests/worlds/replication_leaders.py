@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace_broker.partition import PartitionLeader
 from headrace_broker.partition.pacing import UNLIMITED, Pacer
-from headrace_broker.partition.push_stream import LIVE, ColdRead, JoinedReplicas, PushStream
+from headrace_broker.partition.push_stream import LIVE, ColdRead, JoinedReplica, JoinedReplicaKey, PushStream
 from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, UnknownTopicIdError
 from headrace_core.types import TopicPartition
 from headrace_protos.v1.replication_pb2 import FollowJoin, FollowResponse, ReplicationLane
@@ -116,7 +116,7 @@ class LeadingBroker:
 
     def __init__(self) -> None:
         self.led: dict[bytes, Led] = {}
-        self.registry = JoinedReplicas()
+        self.joined: dict[JoinedReplicaKey, JoinedReplica] = {}
         self.now_ms = 1_000
         self.pacer = Pacer(UNLIMITED, 0)
         self.throttled = False
@@ -140,7 +140,7 @@ class LeadingBroker:
             a_hello("c", broker_id, broker_epoch, LEADER, kind, window),
             find=self.find,
             is_throttled=self.is_throttled,
-            registry=self.registry,
+            joined=self.joined,
             pacer=self.pacer,
             now_ms=lambda: self.now_ms,
             wake=self._wake,

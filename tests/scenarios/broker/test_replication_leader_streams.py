@@ -115,6 +115,27 @@ async def test_a_follower_that_does_not_read_holds_up_no_flush():
         follower.handler.on_closed()
 
 
+@in_loop
+async def test_offsets_that_were_due_while_a_message_was_written_are_sent_after_it():
+    async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as here:
+        await here.topic("orders")
+        follower = here.follower()
+        follower.hello()
+        follower.join(1, "orders")
+        await until(lambda: any(message.joined for message in follower.got))
+        follower.reads = False
+        await here.append("orders", b"a")
+        follower.ack(1, 1)
+        assert here.leader("orders").high_watermark == 1
+        assert follower.handler._timer is not None
+        await until(lambda: follower.handler._timer is None)
+        follower.take()
+        follower.take()
+        updates = [update for message in follower.got for update in message.updates]
+        assert [(update.handle, update.high_watermark) for update in updates] == [(1, 1)]
+        follower.handler.on_closed()
+
+
 def test_a_stream_whose_turn_fails_holds_up_no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError("broken on purpose")
@@ -263,7 +284,7 @@ async def test_a_follower_that_dials_again_takes_the_place_of_its_broken_stream(
         await until(lambda: again.records(1) == here.log_bytes("orders"))
         for end in (again, other_lane):
             end.handler.on_closed()
-        assert len(here.service.followers) == 0
+        assert not here.service._joined
 
 
 @in_loop

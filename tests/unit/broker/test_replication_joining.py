@@ -204,10 +204,10 @@ def test_a_late_leave_on_one_stream_says_nothing_of_the_other():
     catch_up.received(a_request(leaves=[1]))
     catch_up.close()
     assert led.leader.progress[1].is_joined
-    assert len(broker.registry) == 1
+    assert len(broker.joined) == 1
     live.close()
     assert not led.leader.progress[1].is_joined
-    assert len(broker.registry) == 0
+    assert len(broker.joined) == 0
 
 
 # -- the end of a handle -----------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_a_follower_that_joins_the_same_partition_again_and_again_holds_one_hand
     for handle in range(1000):
         stream.received(a_request(joins=[join(led, handle)]))
     assert len(stream.replicas()) == 1
-    assert len(broker.registry) == 1
+    assert len(broker.joined) == 1
     led.append(10)
     assert [push.handle for message in drain(stream) for push in message.pushes] == [999]
 

@@ -44,7 +44,8 @@ from ..partition.push_stream import (
     LIVE,
     SILENCE_MS,
     ColdRead,
-    JoinedReplicas,
+    JoinedReplica,
+    JoinedReplicaKey,
     PushStream,
     hello_of,
 )
@@ -75,7 +76,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self.now_ms = broker.clock.monotonic_ms
-        self.followers = JoinedReplicas()  #: The joined followers of all streams.
+        self._joined: dict[JoinedReplicaKey, JoinedReplica] = {}
         self._pacer = Pacer(UNLIMITED, self.now_ms())
         self.pushes, self.turns = broker.pushes, broker.flow.turns
         self.metrics, self.traces = broker.metrics, broker.traces
@@ -103,7 +104,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
             hello,
             find=self.find,
             is_throttled=self.is_throttled,
-            registry=self.followers,
+            joined=self._joined,
             pacer=self._pacer,
             now_ms=self.now_ms,
             wake=stream.wake,
@@ -176,6 +177,7 @@ class LeaderStream(StreamHandler[FollowRequest]):
     __slots__ = (
         "_closed",
         "_heartbeat_timer",
+        "_is_late",
         "_is_scheduled",
         "_key",
         "_loop",
@@ -196,6 +198,7 @@ class LeaderStream(StreamHandler[FollowRequest]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_scheduled = False
+        self._is_late = False  #: Whether a message waits until the one before it is written.
         self._closed = False
         self._silence: asyncio.TimerHandle | None = None
         self._heartbeat_timer: asyncio.TimerHandle | None = None
@@ -229,7 +232,11 @@ class LeaderStream(StreamHandler[FollowRequest]):
         self._loop.call_soon(self._service.pushes.end, self)
 
     def on_written(self) -> None:
-        if not self._stream.queued_bytes and self._pushes is not None:
+        pushes = self._pushes
+        if pushes is None or self._stream.queued_bytes:
+            return
+        if self._is_late or pushes.ready or pushes.answers or pushes.endings:
+            self._is_late = False
             if self._key[1] == CATCH_UP:
                 self.wake()
             else:
@@ -311,8 +318,8 @@ class LeaderStream(StreamHandler[FollowRequest]):
         if pushes is None or self._closed or pushes.is_closed:
             service.pushes.end(self)
             return
-        # When the current message is written, the ``on_written`` callback calls ``_turn`` again.
         if stream.queued_bytes:
+            self._is_late = True
             self._loop.call_soon(service.pushes.end, self)
             return
         try:
@@ -350,7 +357,9 @@ class LeaderStream(StreamHandler[FollowRequest]):
 
     def _due(self) -> None:
         self._timer = None
-        self._turn()
+        pushes = self._pushes
+        if pushes is not None and (pushes.updates or pushes.paced):  # else a push has carried the new offsets
+            self._turn()
 
     def _read(self, pushes: PushStream, read: ColdRead) -> None:
         source: LeaderReplica = read.source  # type: ignore[assignment]  # as ``ReplicationService.find`` gave it

@@ -158,31 +158,6 @@ class ColdRead(NamedTuple):
 JoinedReplicaKey = tuple[bytes, int, int]  #: A joined replica: (topic id, partition, follower's broker id).
 
 
-class JoinedReplicas:
-    """The replicas that have joined on any stream, with one handle (number of the join) for each replica. A later join
-    of a replica on any stream replaces an earlier join. A late leave on the old stream does not end the join on the new
-    stream."""
-
-    def __init__(self) -> None:
-        self._replicas: dict[JoinedReplicaKey, JoinedReplica] = {}
-
-    def __len__(self) -> int:
-        return len(self._replicas)
-
-    def find(self, key: JoinedReplicaKey) -> JoinedReplica | None:
-        return self._replicas.get(key)
-
-    def put(self, replica: JoinedReplica) -> None:
-        self._replicas[replica.key] = replica
-
-    def remove(self, replica: JoinedReplica) -> bool:
-        """Remove the replica; returns True if the handle was that of the replica's latest join."""
-        if self._replicas.get(replica.key) is replica:
-            del self._replicas[replica.key]
-            return True
-        return False
-
-
 class JoinedReplica:
     """A follower's replica of one partition, joined on one stream. The JoinedReplica watches the partition's log
     (``LogWatcher``)."""
@@ -261,13 +236,15 @@ class PushStream:
         *,
         find: Callable[[bytes, int], LedPartition],
         is_throttled: Callable[[PartitionLeader, int], bool],
-        registry: JoinedReplicas,
+        joined: dict[JoinedReplicaKey, JoinedReplica],
         pacer: Pacer,
         now_ms: Callable[[], float],
         wake: Callable[[], None],
         wake_at: Callable[[int], None],
     ) -> None:
-        """The caller has checked ``hello`` against the metadata; all streams share ``registry`` and ``pacer``.
+        """The caller has checked ``hello`` against the metadata; all streams share ``pacer`` and ``joined``,
+        the latest join of each replica on any stream: it replaces an earlier one, and a late leave on the old stream
+        does not end it.
 
         ``find`` returns the partition of a topic id and number, if this broker leads it; it raises the errors of
         ``PartitionTable.leader``, UnknownTopicIdError, InconsistentTopicIdError. ``is_throttled``: whether the leader's
@@ -286,7 +263,7 @@ class PushStream:
         self._sends_heartbeats = hello.sends_heartbeats
         self._find = find
         self._is_throttled = is_throttled
-        self._registry = registry
+        self._joined = joined
         self._pacer = pacer
         self.now_ms = now_ms
         self.wake = wake
@@ -294,7 +271,7 @@ class PushStream:
         self.heard()
         self._replicas: dict[int, JoinedReplica] = {}
         self.ready: deque[JoinedReplica] = deque()
-        self._paced: deque[JoinedReplica] = deque()
+        self.paced: deque[JoinedReplica] = deque()  #: Replicas that the throttle delays.
         self._cold: deque[JoinedReplica] = deque()
         #: Reads that the caller must take and run on threads; it passes each result to ``was_read``.
         self.cold_reads: list[ColdRead] = []
@@ -302,10 +279,10 @@ class PushStream:
         #: Number of the stream's joined replicas with a disk read in progress, or with records that were read and not
         #: sent.
         self._reading = 0
-        self._joined: deque[FollowJoined] = deque()
+        self.answers: deque[FollowJoined] = deque()  #: Answers to joins that are not sent yet.
         #: Partitions whose followers must restart with an empty log, by the handle of the queued answer.
         self._beginning: dict[int, tuple[bytes, int]] = {}
-        self._ended: deque[FollowEnded] = deque()
+        self.endings: deque[FollowEnded] = deque()  #: Ends of joins that are not sent yet.
         #: Replicas with offsets to send, and the time at which they are sent without records.
         self.updates: dict[JoinedReplica, None] = {}
         self.updates_due_ms = 0
@@ -344,7 +321,7 @@ class PushStream:
             answer = self._answer(join)
         except HeadraceError as error:
             answer = FollowJoined(handle=join.handle, error=error_to_proto(error))
-        self._joined.append(answer)
+        self.answers.append(answer)
         if answer.out_of_range:
             self._beginning[join.handle] = (join.topic_id, join.partition)
         self.wake()
@@ -355,7 +332,7 @@ class PushStream:
         if join.leader_epoch == NO_EPOCH:
             raise InvalidRequestError(f"{leader.partition}: broker {self.broker_id} joined without a leader epoch")
         check_epoch(leader, join.leader_epoch)
-        before = self._registry.find((join.topic_id, join.partition, self.broker_id))
+        before = self._joined.get((join.topic_id, join.partition, self.broker_id))
         if before is not None and before.stream.broker_epoch > self.broker_epoch:
             raise StaleBrokerEpochError(
                 f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but is "
@@ -398,7 +375,7 @@ class PushStream:
             raise self._not_among(leader)
         replica = JoinedReplica(self, join, source)
         self._replicas[join.handle] = replica
-        self._registry.put(replica)
+        self._joined[replica.key] = replica
         leader.watch_log(replica)
         answer.high_watermark, answer.log_start = leader.high_watermark, leader.log_start
         replica.sent_high_watermark, replica.sent_log_start = leader.high_watermark, leader.log_start
@@ -463,7 +440,7 @@ class PushStream:
             self.forget(replica, broken=True)
         # Remove every replica from the queues: a queued replica would keep its log, and so the files of a topic that is
         # deleted later.
-        for queue in (self.ready, self._paced, self._cold, self._joined, self._ended):
+        for queue in (self.ready, self.paced, self._cold, self.answers, self.endings):
             queue.clear()
         for kept in (self.cold_reads, self.resigned, self.updates):
             kept.clear()
@@ -473,7 +450,7 @@ class PushStream:
         stream."""
         if self.forget(replica):
             ended = FollowEnded(handle=replica.handle, error=error_to_proto(error), other_lane=other_lane)
-            self._ended.append(ended)
+            self.endings.append(ended)
             self.wake()
 
     def forget(self, replica: JoinedReplica, *, cannot_append: bool = False, broken: bool = False) -> bool:
@@ -493,7 +470,8 @@ class PushStream:
             self._read_done(replica)  # a read in progress ends by itself
         leader = replica.leader
         leader.unwatch_log(replica)
-        if self._registry.remove(replica):
+        if self._joined.get(replica.key) is replica:
+            del self._joined[replica.key]
             leader.follower_left(self.broker_id, int(self.now_ms()), cannot_append=cannot_append, broken=broken)
         if self.ready:
             self.wake()  # the bytes in flight of the ended join are now free for other partitions
@@ -502,27 +480,26 @@ class PushStream:
     def next(self) -> Outgoing | None:
         """The next message to the follower; None if there is no message now. Call again after ``wake``, or at the time
         that was passed to ``wake_at``."""
-        if not (self.ready or self.updates or self._joined or self._ended or self.resigned or self._paced):
+        if not (self.ready or self.updates or self.answers or self.endings or self.resigned or self.paced):
             return None
         now_ms = int(self.now_ms())
         if self.resigned:
             self._end_resigned()
-        if self._paced:
+        if self.paced:
             self._unpace(now_ms)
         response, size, record_bytes = FollowResponse(), 0, 0
-        if self._joined:
-            size = self._add_joined(response)
+        if self.answers:
+            size = self._add_answers(response)
         # While answers to joins are queued, push no records: a follower needs the answer to its join of a partition
         # before the partition's records.
-        if not self._joined:
+        if not self.answers:
             if self.ready:
                 record_bytes = self._add_pushes(response, now_ms)
             if self.updates and now_ms >= self.updates_due_ms:
                 self._add_updates(response)
-        ended = self._ended
-        for _ in range(min(len(ended), ITEMS_MAX)):
-            response.ended.append(ended.popleft())
-        if self._paced and (due_ms := self.due_ms()) is not None:
+        for _ in range(min(len(self.endings), ITEMS_MAX)):
+            response.ended.append(self.endings.popleft())
+        if self.paced and (due_ms := self.due_ms()) is not None:
             self.wake_at(due_ms)
         elif self.updates:
             self.wake_at(self.updates_due_ms)
@@ -531,15 +508,15 @@ class PushStream:
             return None
         return Outgoing(response, size + record_bytes + ITEM_BYTES * (items + 1), record_bytes)
 
-    def _add_joined(self, response: FollowResponse) -> int:
+    def _add_answers(self, response: FollowResponse) -> int:
         """Add the next answers to joins; returns the bytes of producer state in them.
 
         A follower that must restart at the log's start cannot learn all producers from records, so its answer has the
         log's producers. They are added only now, so that queued answers stay small."""
         size = 0
-        while self._joined and len(response.joined) < ITEMS_MAX and size < MESSAGE_BYTES:
+        while self.answers and len(response.joined) < ITEMS_MAX and size < MESSAGE_BYTES:
             answer = response.joined.add()
-            answer.CopyFrom(self._joined.popleft())
+            answer.CopyFrom(self.answers.popleft())
             beginning = self._beginning.pop(answer.handle, None)
             if beginning is None:
                 continue
@@ -600,7 +577,7 @@ class PushStream:
         if not self._is_throttled(replica.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
             return True
         replica.state = State.PACED
-        self._paced.append(replica)
+        self.paced.append(replica)
         return False
 
     def _read(self, replica: JoinedReplica, max_bytes: int) -> Slice | None:
@@ -657,7 +634,7 @@ class PushStream:
         """Time at which ``next`` may have a message without a call of ``wake``; None if only ``wake`` announces a
         message."""
         due_ms = self.updates_due_ms if self.updates else None
-        if self._paced:
+        if self.paced:
             now_ms = int(self.now_ms())
             wait_ms = self._pacer.ready_in_ms(now_ms)
             if wait_ms is None or wait_ms > PACED_LOOK_MS:
@@ -671,7 +648,7 @@ class PushStream:
     @property
     def unsent(self) -> int:
         """Number of unsent answers; above a limit, the caller stops reading requests from the stream."""
-        return len(self._joined) + len(self._ended)
+        return len(self.answers) + len(self.endings)
 
     def partition_of(self, handle: int) -> TopicPartition | None:
         """The partition of a join; None if the join has ended."""
@@ -738,8 +715,8 @@ class PushStream:
 
     def _unpace(self, now_ms: int) -> None:
         """Check all PACED replicas again, because the throttle may no longer apply to some replicas."""
-        for _ in range(len(self._paced)):
-            replica = self._paced.popleft()
+        for _ in range(len(self.paced)):
+            replica = self.paced.popleft()
             if replica.state is State.PACED and self._may_go(replica, now_ms):
                 replica.state = State.READY
                 self.ready.append(replica)
@@ -747,7 +724,7 @@ class PushStream:
     def _forget_ended(self) -> None:
         """Remove ended joins from the queues, because a follower may join and leave often while no message can be
         sent."""
-        for queue in (self.ready, self._paced, self._cold):
+        for queue in (self.ready, self.paced, self._cold):
             if len(queue) > 2 * len(self._replicas) + ENDED_QUEUED_MAX:
                 live = [replica for replica in queue if replica.state is not State.ENDED]
                 queue.clear()
