@@ -98,6 +98,20 @@ def test_failure_that_is_read_is_not_logged(refusing: Any, caplog: Any, way: str
     assert len(told(caplog)) == 1
 
 
+def test_failure_of_a_batch_that_a_sweep_has_seen_is_counted_too(refusing: Any) -> None:
+    """The sweep for expired batches must keep none of them until it meets the next one."""
+    with Producer(bootstrap_servers=refusing.bootstrap_servers) as out:
+        out.send("t", b"good").result(10)
+        refusing.hold_answers(True)
+        out.send("t", b"bad")
+        (link,), sweeps = out._core.sender.links.values(), []
+        until(lambda: link.in_flight)
+        link.moved = sweeps.append  # type: ignore[method-assign]  # the sweep's last call
+        until(lambda: len(sweeps) > 1)
+        refusing.hold_answers(False)
+        until(lambda: unread(out) == 1, within_s=10)
+
+
 def test_on_delivery_reads_the_outcome(refusing: Any, caplog: Any) -> None:
     heard: list[Any] = []
     with Producer(bootstrap_servers=refusing.bootstrap_servers) as out:

@@ -701,25 +701,25 @@ class Sender:
                 self.wake()
             if self.traces is not None:
                 self.accumulator.untraced = self.traces.ticked(self.accumulator.untraced)
-            now = time.monotonic()
-            for batch in self.accumulator.snapshot_unfinished():
-                if now < batch.created_s + self.delivery_timeout_s:
-                    continue
-                if batch.maybe_written or batch.in_flight:
-                    last = batch.queue.sender.last_error or RequestTimedOutError("no answer yet")
-                    self.fail(batch, self._unknown(batch, last))
-                else:
-                    self.fail(
-                        batch,
-                        DeliveryTimeoutError(
-                            f"{batch.queue.topic.name}-{batch.queue.partition}: {counted(batch.count, 'record')} not "
-                            f"written within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}; "
-                            + self._why(batch.queue)
-                        ),
-                    )
-            for link in list(self.links.values()):  # iterate over a copy: ``moved`` may open a link to the new leader
-                link.moved(now)
-                link.nudge()  # the expired batch may have blocked later batches
+            self._expire(time.monotonic())
+
+    def _expire(self, now: float) -> None:
+        """Fail what is too old. (A function of its own: ``_sweep`` would keep its last batch while it sleeps.)"""
+        for batch in self.accumulator.snapshot_unfinished():
+            if now < batch.created_s + self.delivery_timeout_s:
+                continue
+            if batch.maybe_written or batch.in_flight:
+                last = batch.queue.sender.last_error or RequestTimedOutError("no answer yet")
+                self.fail(batch, self._unknown(batch, last))
+            else:
+                late = DeliveryTimeoutError(
+                    f"{batch.queue.topic.name}-{batch.queue.partition}: {counted(batch.count, 'record')} not written "
+                    f"within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}; {self._why(batch.queue)}"
+                )
+                self.fail(batch, late)
+        for link in list(self.links.values()):  # iterate over a copy: ``moved`` may open a link to the new leader
+            link.moved(now)
+            link.nudge()  # the expired batch may have blocked later batches
 
     def _why(self, queue: PartitionQueue) -> str:
         if queue.topic.name not in self.engine.metadata.snapshot.topics:
