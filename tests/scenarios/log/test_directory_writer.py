@@ -21,8 +21,9 @@ from headrace_core.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.log import AppendInfo, DirectoryWriter, LogConfig, PartitionLog
+from headrace_core.log import AppendInfo, DirectoryWriter, LogConfig, PartitionLog, validate
 from headrace_core.log.writer import OnAdvanced
+from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import FlushPolicy
@@ -429,6 +430,33 @@ async def test_the_end_of_a_turn_is_told_once_for_each_log_before_the_waiters_he
         futures[0].add_done_callback(lambda done: calls.append(("waiter", done.result().next_offset)))
         await asyncio.gather(*futures)
         assert calls == [("orders-0", 3), ("waiter", 1)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LogConfig(segment_bytes=150),
+        LogConfig(segment_ms=1000),
+        LogConfig(segment_ms=1500, segment_jitter_ms=1400),
+        LogConfig(cleanup_compact=True, max_compaction_lag_ms=1000),
+        LogConfig(segment_index_bytes=12, index_interval_bytes=0),
+    ],
+    ids=["size", "age", "age with jitter", "compaction lag", "full index"],
+)
+@in_loop
+async def test_a_roll_never_holds_up_the_event_loop(config: LogConfig) -> None:
+    threads: set[str] = set()
+    async with writing(config, inline_sync_ms_max=1e9) as (fs, writer, log):
+        fs.on_operation = lambda entry: threads.add(threading.current_thread().name)
+        for number in range(4):
+            data = encode_batch([(NOW_MS + 2000 * number, b"key", b"value", None)])
+            segments = len(log.segments)
+            threads.clear()
+            await writer.append(log, data, leader_epoch=0, headers=validate(data, config, NOW_MS)[1])
+            if len(log.segments) > segments:
+                assert threading.current_thread().name not in threads
+        fs.on_operation = None
+        assert len(log.segments) > 1
 
 
 @in_loop

@@ -20,6 +20,7 @@ from headrace_core.errors import (
     RecordTooLargeError,
 )
 from headrace_core.log import Append, AppendInfo, LogConfig, PartitionLog, ReadResult, RealFileSystem
+from headrace_core.log.reading import PLACES_MAX
 from headrace_core.records import Compression, check_batch, decode_batch, encode_batch, read_header, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
@@ -249,6 +250,19 @@ def test_read_is_bounded_below_above_and_in_size() -> None:
     rest = log.read(3, 1 << 20, up_to=9)
     assert rest is not None
     assert rest.next_offset == 9
+
+
+def test_remembered_positions_are_bounded_and_a_read_does_without_them() -> None:
+    log = open_log()
+    for number in range(2 * PLACES_MAX):
+        log.append(batch(str(number)), 0)
+    values = []
+    for offset in range(log.log_end_offset):
+        found = log.read(offset, 1, offset + 1)
+        assert found is not None
+        values += [record.value.decode() for record in decode_batch(found.records)]
+        assert len(log.places) <= PLACES_MAX + 1
+    assert values == [str(number) for number in range(2 * PLACES_MAX)]
 
 
 def test_cold_read_is_put_off_when_the_caller_must_not_wait() -> None:
