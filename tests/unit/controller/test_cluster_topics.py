@@ -82,6 +82,25 @@ def test_the_replicas_of_a_topic_are_on_different_brokers_and_all_in_sync() -> N
     assert world.create("u", 1).replication_factor == 3, "the cluster's default"
 
 
+def test_many_topics_of_a_request_cost_one_look_at_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, looks = live(3), 0
+    placeable = MetadataImage.placeable_brokers
+
+    def counted(image: MetadataImage) -> Any:
+        nonlocal looks
+        looks += 1
+        return placeable(image)
+
+    monkeypatch.setattr(MetadataImage, "placeable_brokers", counted)
+    names = [f"t{number}" for number in range(200)]
+    placed = [NewTopic(name=f"{name}-placed", assignments={0: (1, 2)}) for name in names]
+    results = world.ask(CreateTopics((*(NewTopic(name=name) for name in names), *placed)))
+    assert not any(each.error for each in results)
+    results = world.ask(CreatePartitions(tuple(MorePartitions(topic=name, total=9) for name in names)))
+    assert not any(each.error for each in results)
+    assert looks <= 2
+
+
 def test_a_topic_that_is_still_in_flight_exists_already() -> None:
     world = live()
     world.ask(CreateTopics((NewTopic(name="t"),)), in_flight=True)

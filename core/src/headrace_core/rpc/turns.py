@@ -17,11 +17,12 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
@@ -145,6 +146,15 @@ class Turns:
             # The current work keeps the turn during the pause, so that other long work pauses too.
             await asyncio.sleep(self._pause_s())
         await self._begin()
+
+    async def each(self, items: Iterable[Item], make: Callable[[Item], Result]) -> list[Result]:
+        """``make`` of each item, in turns."""
+        made = []
+        for item in items:
+            if self.is_over():
+                await self.next()
+            made.append(make(item))
+        return made
 
     async def outside(self, work: Awaitable[Result]) -> Result:
         """Await ``work`` without a turn and return its result. ``work`` waits for a thread, a disk or an answer, or is

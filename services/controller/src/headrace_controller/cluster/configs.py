@@ -39,6 +39,8 @@ def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, s
     """Return the configuration entries of a new topic: each key with its value as canonical text. Raises
     InvalidConfigError for an invalid entry, and for entries that contradict each other or the brokers' dynamic
     defaults."""
+    if not given:
+        return {}
     for name, text in given.items():
         _check_length(name, text)
     values = TOPIC.parse(given, defaults=False)

@@ -43,9 +43,22 @@ _SEPARATOR = re.compile("[._]")
 METADATA_TOPIC = "__cluster_metadata"  #: The reserved name of the metadata log, which is not a topic.
 
 
+class _Brokers:
+    """The brokers as the rules of one request see them, computed once for all its topics. ``active``: ids of the active
+    brokers; ``able``: those that take appends; ``placeable``: those that get replicas of new partitions."""
+
+    def __init__(self, view: View) -> None:
+        brokers = view.image.brokers
+        self.active = {broker.broker_id for broker in brokers.values() if broker.active}
+        self.able = {each for each in self.active if not leadership.takes_nothing(brokers[each], view.hindered)}
+        placeable = view.image.placeable_brokers()
+        self.placeable = [broker.broker_id for broker in placeable]
+        self.placer = Placer(placeable, view.image.loads)
+
+
 def create(view: View, request: CreateTopics) -> Decision:
     """Create topics; returns one TopicResult for each topic of the request."""
-    placer = Placer(view.image.placeable_brokers(), view.image.loads)
+    brokers = _Brokers(view)
     counts = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
     results = []
@@ -56,7 +69,7 @@ def create(view: View, request: CreateTopics) -> Decision:
                 raise InvalidRequestError(
                     f"topic {_shown(topic.name)} is named {counts[topic.name]} times in the request"
                 )
-            made, result = _create_one(view, topic, placer, room=_room(view, records), internal=request.internal)
+            made, result = _create_one(view, topic, brokers, room=_room(view, records), internal=request.internal)
             size = configs.add_size(size, made)
         except HeadraceError as error:
             results.append(TopicResult(name=topic.name, error=error))
@@ -94,7 +107,7 @@ def delete(view: View, request: DeleteTopics) -> Decision:
 
 def create_partitions(view: View, request: CreatePartitions) -> Decision:
     """Add partitions; returns one TopicResult for each topic of the request."""
-    placer = Placer(view.image.placeable_brokers(), view.image.loads)
+    brokers = _Brokers(view)
     counts = Counter(more.topic for more in request.topics)
     records: list[MetadataRecord] = []
     results = []
@@ -104,7 +117,7 @@ def create_partitions(view: View, request: CreatePartitions) -> Decision:
                 raise InvalidRequestError(
                     f"topic {_shown(more.topic)} is named {counts[more.topic]} times in the request"
                 )
-            made, result = _extend_one(view, more, placer, room=_room(view, records))
+            made, result = _extend_one(view, more, brokers, room=_room(view, records))
         except HeadraceError as error:
             results.append(TopicResult(name=more.topic, error=error))
         else:
@@ -114,13 +127,13 @@ def create_partitions(view: View, request: CreatePartitions) -> Decision:
 
 
 def _create_one(
-    view: View, topic: NewTopic, placer: Placer, *, room: int, internal: bool
+    view: View, topic: NewTopic, brokers: _Brokers, *, room: int, internal: bool
 ) -> tuple[list[MetadataRecord], TopicResult]:
     image = view.image
     check_topic_name(topic.name)
     if topic.name not in image.topic_ids:
         internal_topics.check_may_create(topic.name, internal=internal)
-    topic = internal_topics.completed(topic, view.settings, len(image.placeable_brokers()))
+    topic = internal_topics.completed(topic, view.settings, len(brokers.placeable))
     if topic.name == METADATA_TOPIC:
         raise InvalidRequestError(f"{METADATA_TOPIC} is the controllers' metadata log; choose another name")
     if topic.name in image.topic_ids:
@@ -131,10 +144,10 @@ def _create_one(
             "from '_'; choose a name that differs in other characters"
         )
     entries = configs.topic_entries(topic.configs, image)
-    replicas = _assigned(view, topic) if topic.assignments else _placed(view, topic, placer, room)
+    replicas = _assigned(view, topic, brokers) if topic.assignments else _placed(view, topic, brokers, room)
     topic_id = _new_topic_id(view)
     records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
-    records += _partition_records(view, topic_id, 0, replicas)
+    records += _partition_records(view.image, brokers, topic_id, 0, replicas)
     records += [
         ConfigRecord(int(ConfigResourceType.TOPIC), topic.name, key, value) for key, value in sorted(entries.items())
     ]
@@ -157,29 +170,29 @@ def _colliding(image: MetadataImage, name: str) -> str | None:
     return next((each for each in beginnings if each in names), None)
 
 
-def _placed(view: View, topic: NewTopic, placer: Placer, room: int) -> list[tuple[int, ...]]:
+def _placed(view: View, topic: NewTopic, brokers: _Brokers, room: int) -> list[tuple[int, ...]]:
     settings = view.settings
     partitions = settings.num_partitions if topic.partitions in (-1, 0) else topic.partitions
     factor = topic.replication_factor
     factor = settings.default_replication_factor if factor in (-1, 0) else factor
     if partitions < 1:
         raise InvalidPartitionsError(f"topic {topic.name}: partitions={partitions}: must be at least 1")
-    _check_factor(view, factor)
+    _check_factor(brokers, factor)
     _check_room(range(partitions), room)
-    placer.begin_topic()
-    return placer.place_all(partitions, factor)
+    brokers.placer.begin_topic()
+    return brokers.placer.place_all(partitions, factor)
 
 
-def _assigned(view: View, topic: NewTopic) -> list[tuple[int, ...]]:
+def _assigned(view: View, topic: NewTopic, brokers: _Brokers) -> list[tuple[int, ...]]:
     if topic.partitions > 0 or topic.replication_factor > 0:
         raise InvalidRequestError(
             f"topic {topic.name}: pass either assignments, or partitions and replication factor, not both"
         )
-    return _check_assignments(view, topic.assignments, first=0, count=len(topic.assignments), factor=None)
+    return _check_assignments(view, topic.assignments, brokers, first=0, count=len(topic.assignments))
 
 
 def _extend_one(
-    view: View, more: MorePartitions, placer: Placer, *, room: int
+    view: View, more: MorePartitions, brokers: _Brokers, *, room: int
 ) -> tuple[list[MetadataRecord], TopicResult]:
     topic = _existing(view.image, more.topic)
     internal_topics.check_may_grow(topic.name)
@@ -194,11 +207,12 @@ def _extend_one(
     added = more.total - now
     _check_room(range(added), room)
     if more.assignments:
-        replicas = _check_assignments(view, more.assignments, first=now, count=added, factor=topic.replication_factor)
+        factor = topic.replication_factor
+        replicas = _check_assignments(view, more.assignments, brokers, first=now, count=added, factor=factor)
     else:
-        placer.begin_topic([partition.replicas for partition in topic.partitions])
-        replicas = placer.place_all(added, topic.replication_factor)
-    records = _partition_records(view, topic.topic_id, now, replicas)
+        brokers.placer.begin_topic([partition.replicas for partition in topic.partitions])
+        replicas = brokers.placer.place_all(added, topic.replication_factor)
+    records = _partition_records(view.image, brokers, topic.topic_id, now, replicas)
     _check_room(records, room)
     result = TopicResult(
         name=topic.name,
@@ -210,18 +224,15 @@ def _extend_one(
 
 
 def _partition_records(
-    view: View, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
+    image: MetadataImage, brokers: _Brokers, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
 ) -> list[MetadataRecord]:
     """Records of new partitions. The first active replica becomes the leader; all active replicas are in sync, because
     they are empty. A replica whose broker takes no appends cannot create its log. A replica that cannot create its log
     begins out of sync, if another replica of the partition can create its log."""
-    image = view.image
-    active = {broker.broker_id for broker in image.brokers.values() if broker.active}
-    able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}
     records: list[MetadataRecord] = []
     for number, assigned in enumerate(replicas, start=first):
-        isr = tuple(replica for replica in assigned if replica in able)
-        isr = isr or tuple(replica for replica in assigned if replica in active)
+        isr = tuple(replica for replica in assigned if replica in brokers.able)
+        isr = isr or tuple(replica for replica in assigned if replica in brokers.active)
         records.append(
             PartitionRecord(
                 topic_id=topic_id,
@@ -238,7 +249,13 @@ def _partition_records(
 
 
 def _check_assignments(
-    view: View, assignments: Mapping[int, tuple[int, ...]], *, first: int, count: int, factor: int | None
+    view: View,
+    assignments: Mapping[int, tuple[int, ...]],
+    known: _Brokers,
+    *,
+    first: int,
+    count: int,
+    factor: int | None = None,
 ) -> list[tuple[int, ...]]:
     """The replicas of the partitions from ``first`` to ``first + count - 1``; the assignments must name all of these
     partitions and be valid."""
@@ -272,16 +289,15 @@ def _check_assignments(
                 f"partition {number}: none of brokers {_listed(replicas)} is alive; start one of these brokers, or "
                 "name other brokers"
             )
-    _check_factor(view, factor or 1)
+    _check_factor(known, factor or 1)
     return [tuple(assignments[number]) for number in wanted]
 
 
-def _check_factor(view: View, factor: int) -> None:
-    live = [broker.broker_id for broker in view.image.placeable_brokers()]
+def _check_factor(brokers: _Brokers, factor: int) -> None:
     if factor < 1:
         raise InvalidReplicationFactorError(f"replication factor {factor}: must be at least 1")
-    if factor > len(live):
-        raise too_few_brokers(factor, live)
+    if factor > len(brokers.placeable):
+        raise too_few_brokers(factor, brokers.placeable)
 
 
 def _room(view: View, records: Sequence[MetadataRecord]) -> int:

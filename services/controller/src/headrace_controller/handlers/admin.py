@@ -35,6 +35,7 @@ from ..cluster.requests import (
     AlterPartitionReassignments,
     AlterResource,
     ConfigOp,
+    ConfigResult,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -46,6 +47,7 @@ from ..cluster.requests import (
     NewTopic,
     OpKind,
     Reassignment,
+    TopicResult,
     UnregisterBroker,
     UpdateFeatures,
     UpgradeType,
@@ -90,22 +92,21 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
 
     async def CreateTopics(self, request: admin_pb2.CreateTopicsRequest, context: Any) -> Any:
-        answer = await self._driver.ask(
-            CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
-        )
-        return admin_pb2.CreateTopicsResponse(
-            results=[
-                admin_pb2.CreateTopicResult(
-                    name=result.name,
-                    error=error_to_proto(result.error),
-                    topic_id=b"" if request.validate_only else result.topic_id,
-                    partitions=result.partitions,
-                    replication_factor=result.replication_factor,
-                )
-                for result in answer.reply
-            ],
-            metadata_offset=answer.metadata_offset,
-        )
+        def created(result: TopicResult) -> admin_pb2.CreateTopicResult:
+            return admin_pb2.CreateTopicResult(
+                name=result.name,
+                error=error_to_proto(result.error),
+                topic_id=b"" if request.validate_only else result.topic_id,
+                partitions=result.partitions,
+                replication_factor=result.replication_factor,
+            )
+
+        async with Turns(len(request.topics)) as turns:
+            topics = tuple(await turns.each(request.topics, _new_topic))
+            answer = await turns.outside(self._driver.ask(CreateTopics(topics, request.validate_only)))
+            return admin_pb2.CreateTopicsResponse(
+                results=await turns.each(answer.reply, created), metadata_offset=answer.metadata_offset
+            )
 
     async def DeleteTopics(self, request: admin_pb2.DeleteTopicsRequest, context: Any) -> Any:
         answer = await self._driver.ask(DeleteTopics(tuple(request.topics)))
@@ -118,18 +119,18 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         )
 
     async def CreatePartitions(self, request: admin_pb2.CreatePartitionsRequest, context: Any) -> Any:
-        topics = tuple(
-            MorePartitions(topic=more.topic, total=more.total_count, assignments=_assignments(more.assignments))
-            for more in request.topics
-        )
-        answer = await self._driver.ask(CreatePartitions(topics, request.validate_only))
-        return admin_pb2.CreatePartitionsResponse(
-            results=[
-                admin_pb2.CreatePartitionsResult(topic=result.name, error=error_to_proto(result.error))
-                for result in answer.reply
-            ],
-            metadata_offset=answer.metadata_offset,
-        )
+        def more_partitions(more: admin_pb2.NewPartitions) -> MorePartitions:
+            return MorePartitions(topic=more.topic, total=more.total_count, assignments=_assignments(more.assignments))
+
+        def created(result: TopicResult) -> admin_pb2.CreatePartitionsResult:
+            return admin_pb2.CreatePartitionsResult(topic=result.name, error=error_to_proto(result.error))
+
+        async with Turns(len(request.topics)) as turns:
+            topics = tuple(await turns.each(request.topics, more_partitions))
+            answer = await turns.outside(self._driver.ask(CreatePartitions(topics, request.validate_only)))
+            return admin_pb2.CreatePartitionsResponse(
+                results=await turns.each(answer.reply, created), metadata_offset=answer.metadata_offset
+            )
 
     async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
@@ -143,17 +144,17 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         return answer
 
     async def AlterConfigs(self, request: admin_pb2.AlterConfigsRequest, context: Any) -> Any:
-        resources = tuple(
-            AlterResource(_resource(item.resource), tuple(_op(op) for op in item.ops)) for item in request.resources
-        )
-        answer = await self._driver.ask(AlterConfigs(resources, request.validate_only))
-        return admin_pb2.AlterConfigsResponse(
-            results=[
-                admin_pb2.AlterConfigsResult(resource=item.resource, error=error_to_proto(result.error))
-                for item, result in zip(request.resources, answer.reply, strict=True)
-            ],
-            metadata_offset=answer.metadata_offset,
-        )
+        def resource(item: admin_pb2.AlterConfigsResource) -> AlterResource:
+            return AlterResource(_resource(item.resource), tuple(_op(op) for op in item.ops))
+
+        def altered(each: tuple[admin_pb2.AlterConfigsResource, ConfigResult]) -> admin_pb2.AlterConfigsResult:
+            return admin_pb2.AlterConfigsResult(resource=each[0].resource, error=error_to_proto(each[1].error))
+
+        async with Turns(len(request.resources)) as turns:
+            resources = tuple(await turns.each(request.resources, resource))
+            answer = await turns.outside(self._driver.ask(AlterConfigs(resources, request.validate_only)))
+            results = await turns.each(zip(request.resources, answer.reply, strict=True), altered)
+            return admin_pb2.AlterConfigsResponse(results=results, metadata_offset=answer.metadata_offset)
 
     async def ElectLeaders(self, request: admin_pb2.ElectLeadersRequest, context: Any) -> Any:
         answer = await self._driver.ask(_election(request))

@@ -23,6 +23,7 @@ from headrace_core.item_errors import error_to_proto
 from headrace_core.metadata import BrokerEndpoint, FeatureRange, FoundEpochs
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.rpc.turns import Turns
 from headrace_core.security.node_ids import check_claim
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
@@ -38,7 +39,9 @@ from ..cluster.requests import (
     Heartbeat,
     HeartbeatsEnded,
     NewTopic,
+    PartitionResult,
     Placement,
+    RefusedPlacement,
     RegisterBroker,
     RegisterController,
     RegisterCoordinator,
@@ -164,64 +167,73 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
             self._heartbeats.discard(handler)
 
     async def AssignReplicasToDirs(self, request: cluster_pb2.AssignReplicasToDirsRequest, context: Any) -> Any:
-        placements = tuple(
-            Placement(topic.topic_id, partition, each.directory_id, topic.fresh)
+        replicas = (
+            (topic, partition, each.directory_id)
             for each in request.directories
             for topic in each.topics
             for partition in topic.partitions
         )
-        answer = await self._driver.ask(
-            AssignDirectories(broker_id=request.broker_id, broker_epoch=request.broker_epoch, placements=placements)
-        )
-        return cluster_pb2.AssignReplicasToDirsResponse(
-            refused=[
-                cluster_pb2.RefusedAssignment(
-                    topic_id=each.placement.topic_id,
-                    partition=each.placement.partition,
-                    error=error_to_proto(each.error),
-                )
-                for each in answer.reply
-            ],
-            metadata_offset=answer.metadata_offset,
-        )
+
+        def placement(replica: tuple[cluster_pb2.AssignedTopic, int, bytes]) -> Placement:
+            topic, partition, directory = replica
+            return Placement(topic.topic_id, partition, directory, topic.fresh)
+
+        def refused(each: RefusedPlacement) -> cluster_pb2.RefusedAssignment:
+            return cluster_pb2.RefusedAssignment(
+                topic_id=each.placement.topic_id,
+                partition=each.placement.partition,
+                error=error_to_proto(each.error),
+            )
+
+        items = sum(len(topic.partitions) for each in request.directories for topic in each.topics)
+        async with Turns(items) as turns:
+            asked = AssignDirectories(
+                broker_id=request.broker_id,
+                broker_epoch=request.broker_epoch,
+                placements=tuple(await turns.each(replicas, placement)),
+            )
+            answer = await turns.outside(self._driver.ask(asked))
+            return cluster_pb2.AssignReplicasToDirsResponse(
+                refused=await turns.each(answer.reply, refused), metadata_offset=answer.metadata_offset
+            )
 
     async def AlterPartition(self, request: cluster_pb2.AlterPartitionRequest, context: Any) -> Any:
-        answer = await self._driver.ask(
-            AlterPartition(
+        def altered(item: tuple[bytes, cluster_pb2.AlteredPartition]) -> AlteredPartition:
+            topic_id, each = item
+            return AlteredPartition(
+                topic_id=topic_id,
+                partition=each.partition,
+                leader_epoch=each.leader_epoch,
+                partition_epoch=each.partition_epoch,
+                isr=tuple((member.broker_id, member.broker_epoch) for member in each.isr),
+                recovering=each.recovering,
+                uncertain=each.uncertain,
+            )
+
+        def result(each: PartitionResult) -> cluster_pb2.AlterPartitionResult:
+            return cluster_pb2.AlterPartitionResult(
+                topic_id=each.topic_id,
+                partition=each.partition,
+                error=error_to_proto(each.error),
+                leader_id=each.leader,
+                leader_epoch=each.leader_epoch,
+                partition_epoch=each.partition_epoch,
+                isr=each.isr,
+                recovering=each.recovering,
+            )
+
+        items = [(topic.topic_id, each) for topic in request.topics for each in topic.partitions]
+        async with Turns(len(items)) as turns:
+            asked = AlterPartition(
                 broker_id=request.broker_id,
                 broker_epoch=request.broker_epoch,
                 metadata_offset=request.metadata_offset,
-                partitions=tuple(
-                    AlteredPartition(
-                        topic_id=topic.topic_id,
-                        partition=each.partition,
-                        leader_epoch=each.leader_epoch,
-                        partition_epoch=each.partition_epoch,
-                        isr=tuple((member.broker_id, member.broker_epoch) for member in each.isr),
-                        recovering=each.recovering,
-                        uncertain=each.uncertain,
-                    )
-                    for topic in request.topics
-                    for each in topic.partitions
-                ),
+                partitions=tuple(await turns.each(items, altered)),
             )
-        )
-        return cluster_pb2.AlterPartitionResponse(
-            results=[
-                cluster_pb2.AlterPartitionResult(
-                    topic_id=each.topic_id,
-                    partition=each.partition,
-                    error=error_to_proto(each.error),
-                    leader_id=each.leader,
-                    leader_epoch=each.leader_epoch,
-                    partition_epoch=each.partition_epoch,
-                    isr=each.isr,
-                    recovering=each.recovering,
-                )
-                for each in answer.reply
-            ],
-            metadata_offset=answer.metadata_offset,
-        )
+            answer = await turns.outside(self._driver.ask(asked))
+            return cluster_pb2.AlterPartitionResponse(
+                results=await turns.each(answer.reply, result), metadata_offset=answer.metadata_offset
+            )
 
     async def AnnounceGateway(self, request: cluster_pb2.AnnounceGatewayRequest, context: Any) -> Any:
         self._check_cluster(request.cluster_id)
