@@ -266,7 +266,10 @@ class ProducerTable:
         if header.producer_id < 0:
             return
         timestamp_ms = header.max_timestamp_ms if max_timestamp_ms is None else max_timestamp_ms
-        entry = self._entry(header, timestamp_ms)
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = self._begin_epoch(header)
+        entry.last_timestamp_ms, entry.appended_ms, entry.packed = timestamp_ms, self.local_ms, None
         delta = header.last_offset_delta
         batch = ProducerBatch((header.base_sequence + delta) & SEQUENCE_MAX, last_offset, delta, timestamp_ms)
         entry.batches = (*entry.batches[1 - BATCHES_KEPT :], batch)
@@ -281,7 +284,10 @@ class ProducerTable:
         """Record an appended COMMIT or ABORT marker; returns the start of the transaction that the marker ends, None
         when that transaction was empty. ``coordinator_epoch`` is None if unknown."""
         self.next_offset = max(self.next_offset, header.next_offset)
-        entry = self._entry(header, header.max_timestamp_ms)
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = self._begin_epoch(header)
+        entry.last_timestamp_ms, entry.appended_ms, entry.packed = header.max_timestamp_ms, self.local_ms, None
         if coordinator_epoch is not None:
             entry.coordinator_epoch = coordinator_epoch
         first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None
@@ -303,17 +309,14 @@ class ProducerTable:
             aborted = AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable_offset)
             self.aborted.append(aborted)
 
-    def _entry(self, header: BatchHeader, timestamp_ms: int) -> ProducerEntry:
+    def _begin_epoch(self, header: BatchHeader) -> ProducerEntry:
+        """The entry of a producer that is new, or has a new epoch and so new sequences."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
-        if header.producer_epoch != entry.epoch:  # a new epoch has new sequences
-            # Clear the batches first: ``snapshot_at``, in another thread, must not pair old batches with the new epoch.
-            entry.batches, entry.is_cut_short = (), False
-            entry.epoch = header.producer_epoch
-        entry.last_timestamp_ms = timestamp_ms
-        entry.appended_ms = self.local_ms
-        entry.packed = None
+        # Clear the batches first: ``snapshot_at``, in another thread, must not pair old batches with the new epoch.
+        entry.batches, entry.is_cut_short = (), False
+        entry.epoch = header.producer_epoch
         return entry
 
     def loaded(self, local_ms: float) -> None:
@@ -470,7 +473,7 @@ class ProducerTable:
         """
         found: list[bytes] = []
         for entry in list(self._entries.values()):
-            epoch = entry.epoch  # first, see ``_entry``
+            epoch = entry.epoch  # first, see ``_begin_epoch``
             batches, first_offset = entry.batches, entry.transaction_first_offset
             below = tuple(batch for batch in batches if batch.last_offset < offset)
             if below or not batches:
