@@ -319,8 +319,8 @@ class PartitionLeader:
         if log_end > self.log_end:
             somebody_is_behind = self._in_sync.grew(self.log_end)
             self.log_end = log_end
-            for watcher in self.log_watchers:
-                watcher.log_grew(self.partition)
+            for stream in self.log_watchers:
+                stream.log_grew(self.partition)
             if somebody_is_behind and not self._is_stirred:
                 self._stir()
         if size:
@@ -349,8 +349,8 @@ class PartitionLeader:
         self._check_deletions()
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
-        for watcher in self.log_watchers:
-            watcher.high_watermark_moved(self.partition)
+        for stream in self.log_watchers:
+            stream.high_watermark_moved(self.partition)
 
     def resign(self, reason: HeadraceError) -> None:
         """End the leadership: every waiter gets the error ``reason``, and every later check raises ``reason``."""
@@ -365,8 +365,8 @@ class PartitionLeader:
             waiter(reason)
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
-        for watcher in self.log_watchers:
-            watcher.leadership_ended(self.partition)
+        for stream in self.log_watchers:
+            stream.leadership_ended(self.partition)
 
     def _set_below_min_insync(self) -> None:
         in_sync = self._in_sync
