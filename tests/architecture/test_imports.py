@@ -163,6 +163,25 @@ def test_what_is_installed_without_services_needs_none_of_their_libraries(module
     assert not _loaded_by(f"import {module}") & (SERVICES | {"msgspec", "grpc_health", "grpc_reflection"})
 
 
+@pytest.mark.parametrize(
+    ("module", "others"),
+    [
+        ("headrace_spark.sink", {"source", "stream", "tasks", "planning", "offset_reader", "range_reader"}),
+        ("headrace_spark.source", {"sink", "sink_task", "exactly_once", "stream", "tracing"}),
+        ("headrace_spark.stream", {"sink", "sink_task", "exactly_once", "source"}),
+    ],
+)
+def test_a_worker_of_spark_loads_only_the_modules_of_its_task(module: str, others: set[str]) -> None:
+    """Spark starts a process for each step of a query's plan, and each imports the class that Spark unpickles."""
+    others |= {"query_metrics", "registry_columns", "sdk_cluster"}
+    script = f"import json, sys, {module}\nprint(json.dumps([*sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {f"headrace_spark.{other}" for other in others}
+    assert not loaded & {"grpc", "asyncio", "pyarrow", "pandas", "headrace.producer", "headrace.admin"}
+
+
 def test_a_local_cluster_loads_no_grpc_into_its_owner() -> None:
     assert not _loaded_by("from headrace import LocalCluster") & (HEAVY | SERVICES | {"grpc"})
 

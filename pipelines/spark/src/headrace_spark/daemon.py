@@ -22,6 +22,7 @@ MODULES = (
     "pyspark.sql.conversion",
     "headrace_spark.sink",
     "headrace_spark.source",
+    "headrace_spark.stream",
     "headrace_spark.sdk_cluster",
     "headrace.producer.blocking",
     "headrace.admin.blocking",

@@ -14,7 +14,6 @@ from headrace_core.errors import InvalidArgumentError
 from .causes import tell_causes
 from .java import find_java
 from .retries import is_local
-from .source import HeadraceDataSource
 
 #: Options with which a JVM writes its warnings to stderr. By default a JVM writes warnings to stdout, between the lines
 #: of the program, such as "[12.345s][warning][os,thread] Failed to start thread ...".
@@ -72,6 +71,8 @@ def session(name: str = "headrace", *, master: str | None = None, **settings: An
         builder = builder.master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
+    from .source import HeadraceDataSource  # late: workers import this module, too
+
     spark = builder.getOrCreate()
     spark.dataSource.register(HeadraceDataSource)
     tell_causes()

@@ -31,8 +31,6 @@ from .planning import check_covers, plan_ranges, split_ranges
 from .retries import ATTEMPTS, MAX_FAILURES, attempts_text
 from .schema import record_schema
 from .shipping import ship
-from .sink import HeadraceBatchWriter, HeadraceStreamWriter
-from .stream import HeadraceStreamReader
 from .tasks import RangePartition, RangeTask, checked
 
 if TYPE_CHECKING:
@@ -58,15 +56,21 @@ class HeadraceDataSource(DataSource):
         return HeadraceBatchReader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from .stream import HeadraceStreamReader  # a worker imports only the modules of its task
+
         self._has_planned = True
         return HeadraceStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from .sink import HeadraceBatchWriter
+
         return HeadraceBatchWriter(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """``overwrite`` is True for the output mode complete. In the output mode complete, each batch appends its whole
         result, as in the Kafka sink."""
+        from .sink import HeadraceStreamWriter
+
         return HeadraceStreamWriter(dict(self.options), schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
