@@ -55,7 +55,6 @@ class FollowerEnd:
 
         def sending(response: Any, size: int = 0) -> None:
             send(response, size)
-            self.handler.on_sending()
             if self.reads:
                 asyncio.get_running_loop().call_soon(self.take)
 

@@ -108,6 +108,21 @@ async def test_the_event_loop_runs_once_before_a_large_write(size: int) -> None:
     await ended(context, serving)
 
 
+@pytest.mark.parametrize("size", [1, LARGE_WRITE_BYTES])
+@in_loop
+async def test_grpc_has_a_response_before_what_is_scheduled_after_send(size: int) -> None:
+    """A leader flushes when its followers' messages are with gRPC."""
+    context, stream, _, serving = served()
+    await passes(1)
+    found: list[bool] = []
+    stream.send("a", size)
+    asyncio.get_running_loop().call_soon(lambda: found.append(context.takes is not None))
+    await passes(1)
+    assert found == [True]
+    await context.take()
+    await ended(context, serving)
+
+
 @in_loop
 async def test_a_large_response_is_not_written_on_a_call_that_is_cancelled_meanwhile() -> None:
     context, stream, handler, serving = served()

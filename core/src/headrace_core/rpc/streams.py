@@ -57,10 +57,6 @@ class StreamHandler(Generic[Request]):
         returns True."""
         return True
 
-    def on_sending(self) -> None:
-        """Called before a response is passed to gRPC. A callback that ``on_sending`` schedules with ``call_soon`` runs
-        after gRPC has the response."""
-
     def on_written(self) -> None:
         """Called after a response has left the queue, so that the handler can queue further responses."""
 
@@ -120,7 +116,8 @@ class ServerStream(Generic[Request, Response]):
         self.request_bytes = 0  #: Size in bytes of the request that ``on_request`` handles.
 
     def send(self, response: Response, size: int = 0) -> None:
-        """Queue a response of about ``size`` bytes. Responses are sent in the order of the calls to ``send``."""
+        """Queue a response of about ``size`` bytes. Responses are sent in the order of the calls to ``send``. If
+        none is queued, gRPC has the response before callbacks run that are scheduled after ``send``."""
         if self.closed:
             return
         self._out.append((response, size))
@@ -264,7 +261,6 @@ class ServerStream(Generic[Request, Response]):
                         return
                     self._has_looked = False
                     response, self._writing_bytes = out.popleft() if self._packed is None else self._pack(self._packed)
-                    handler.on_sending()
                     self._writing = self._context.write(response)
                     del response
                 assert self._writing is not None

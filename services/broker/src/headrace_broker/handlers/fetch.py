@@ -490,7 +490,9 @@ class FetchStream(StreamHandler[Any]):
             next_offset = position if piece is None else piece.next_offset
             high_watermark, log_start = reads.high_watermark, reads.log_start
             if piece is not None or entry.has_changed(high_watermark, log_start):
-                self._session.describe(entry, high_watermark, log_start)
+                entry.sent_high_watermark, entry.sent_log_start = high_watermark, log_start
+                if self._session.undescribed:
+                    self._session.undescribed.pop(entry.partition, None)
                 result = tell(
                     topic=entry.partition.topic,
                     partition=entry.partition.partition,
@@ -540,7 +542,8 @@ class FetchStream(StreamHandler[Any]):
             except HeadraceError:
                 continue  # the next response has the error
             high_watermark, log_start = reads.high_watermark, reads.log_start
-            self._session.describe(entry, high_watermark, log_start)
+            entry.sent_high_watermark, entry.sent_log_start = high_watermark, log_start
+            del self._session.undescribed[partition]
             response.results.add(
                 topic=entry.partition.topic,
                 partition=entry.partition.partition,

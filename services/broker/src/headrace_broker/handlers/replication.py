@@ -228,9 +228,6 @@ class LeaderStream(StreamHandler[FollowRequest]):
             if request.joins and pushes.unsent > UNSENT_MAX:
                 self._stream.pause()
 
-    def on_sending(self) -> None:
-        self._loop.call_soon(self._service.pushes.end, self)
-
     def on_written(self) -> None:
         pushes = self._pushes
         if pushes is None or self._stream.queued_bytes:
@@ -332,7 +329,8 @@ class LeaderStream(StreamHandler[FollowRequest]):
                     service.metrics.replication_bytes.value += record_bytes
                     if service.traces is not None:
                         service.traces.add_traces(response, pushes.partition_of)
-                stream.send(response, size)  # ``on_sending``
+                stream.send(response, size)
+                self._loop.call_soon(service.pushes.end, self)  # gRPC then has the response
             if pushes.cold_reads:
                 reads, pushes.cold_reads = pushes.cold_reads, []
                 for read in reads:

@@ -113,11 +113,6 @@ class FetchSession:
         """The ready partitions, longest wait first."""
         return list(self._ready.values())
 
-    def describe(self, entry: SessionPartition, high_watermark: int, log_start: int) -> None:
-        """Record that a response gives these offsets of the partition to the client."""
-        entry.sent_high_watermark, entry.sent_log_start = high_watermark, log_start
-        self.undescribed.pop(entry.partition, None)
-
     def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
         """Record that a response contains the records up to ``next_offset``. ``exhausted`` means that the partition has
         no more records to send."""
