@@ -141,7 +141,7 @@ def _shape_of_rows(nodes: Sequence[Node], columns: Mapping[int, str]) -> Shape:
             if each.kind == "Alias" and each.children[0].id in sources:
                 sources[each.id] = sources[each.children[0].id]
     return Shape(
-        table=table.table, sources={columns[at].lower(): name for at, name in sources.items() if at in columns}
+        table=table.table, sources={name.lower(): sources[at] for at, name in columns.items() if at in sources}
     )
 
 
