@@ -48,6 +48,10 @@ class LeaderEpochs:
         self._fs = fs
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
+        self.latest_epoch = NO_EPOCH  #: Leader epoch of the last record; -1 without entries.
+        #: The entries that every batch must match; None: the epochs of the batches are unknown, because the file is
+        #: Kafka's, or the log was truncated at its start.
+        self.known: tuple[EpochStart, ...] | None = None
         #: Whether the epoch entries are complete, so that every batch must have the epoch of its offset. An epoch file
         #: without a checksum comes from Kafka, and may lack an entry after a crash. An epoch file without a checksum
         #: gets one only after all its entries are rebuilt from the batches.
@@ -62,7 +66,7 @@ class LeaderEpochs:
         """Read the checkpoint. When the file is missing or damaged, return False without entries: the checkpoint must
         be rebuilt."""
         found = load_checkpoint(self._fs, self._path)
-        self.entries = ()
+        self._set(())
         self._stored = None if self._fs.exists(self._path) else ()
         if found is None or found.rows is None:
             return False
@@ -72,19 +76,14 @@ class LeaderEpochs:
             logger.error("epoch checkpoint %s is damaged: %s; it is rebuilt from the log's batches", self._path, error)
             return False
         self.is_checksummed = found.has_checksum
-        self.entries = self._stored = entries
+        self._stored = entries
+        self._set(entries)
         return True
 
-    @property
-    def known(self) -> tuple[EpochStart, ...] | None:
-        """The entries that every batch must match; None: the epochs of the batches are unknown, because the file is
-        Kafka's, or the log was truncated at its start."""
-        return (self.entries or None) if self.is_checksummed else None
-
-    @property
-    def latest_epoch(self) -> int:
-        """Leader epoch of the last record; -1 without entries."""
-        return self.entries[-1].epoch if self.entries else NO_EPOCH
+    def _set(self, entries: tuple[EpochStart, ...]) -> None:
+        self.entries = entries
+        self.latest_epoch = entries[-1].epoch if entries else NO_EPOCH
+        self.known = (entries or None) if self.is_checksummed else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Record that ``epoch`` starts at ``start_offset``; the entry is durable when the method returns. For a known
@@ -101,7 +100,7 @@ class LeaderEpochs:
             lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
             write_checkpoint(self._fs, self._path, lines, has_checksum=self.is_checksummed)
             self._stored = entries
-        self.entries = entries
+        self._set(entries)
         self.is_behind = False
 
     def restore(self, entries: Iterable[EpochStart]) -> None:
@@ -118,12 +117,13 @@ class LeaderEpochs:
                 "cannot write epoch checkpoint %s, the disk is full; trying again when the next leader epoch begins",
                 self._path,
             )
-            self.entries = entries
+            self._set(entries)
 
     def made_anew(self) -> None:
         """Declare that the next entries are rebuilt from all batches of the log, so the file may get a checksum."""
         if not self.is_checksummed:
             self.is_checksummed, self._stored = True, None
+            self._set(self.entries)
 
     def truncate_from_end(self, end_offset: int, last_epoch: int = NO_EPOCH) -> None:
         """Remove epochs that start at or after ``end_offset``, the log's new end. ``last_epoch``: the leader epoch of
@@ -142,7 +142,8 @@ class LeaderEpochs:
             if isinstance(error, OSError) and error.errno not in NO_SPACE:
                 raise
             logger.warning("cannot write %s (%s); trying again before the next batch", self._path, error)
-            self.entries, self.is_behind = entries, True
+            self._set(entries)
+            self.is_behind = True
 
     def catch_up(self) -> None:
         """Write the checkpoint file, if it ``is_behind``. The log writes a changed epoch file before each append,
@@ -159,7 +160,7 @@ class LeaderEpochs:
         kept = [entry for entry in self.entries if entry.start_offset >= start_offset]
         if below:
             kept.insert(0, EpochStart(below[-1].epoch, start_offset))
-        self.entries = tuple(kept)
+        self._set(tuple(kept))
 
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch of the record at ``offset``; -1 when unknown."""
