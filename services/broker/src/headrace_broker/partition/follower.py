@@ -165,7 +165,7 @@ class PartitionFollower:
         #: it received.
         self.taken_end = log_end
         self.taken_epoch = last_epoch  #: Leader epoch of the last received record; -1 if there is none.
-        self._acked: FollowAck | None = None
+        self._acked: tuple[int, int, int] | None = None  #: The fields of the last acknowledgement.
 
     # -- joining -----------------------------------------------------------------------------------------------------
 
@@ -350,13 +350,13 @@ class PartitionFollower:
         """Return the next acknowledgement and mark it as sent; None if there is no progress to report, or no leader."""
         if self.state is not FollowerState.FOLLOWING:
             return None
-        ack = FollowAck(
+        progress = self.durable_end, self.log_end, self.log_start
+        if progress == self._acked:
+            return None
+        self._acked = progress
+        return FollowAck(
             handle=self.handle, durable_end=self.durable_end, log_end=self.log_end, log_start=self.log_start
         )
-        if ack == self._acked:
-            return None
-        self._acked = ack
-        return ack
 
     def _learn_offsets(self, high_watermark: int, log_start: int) -> None:
         self._leader_high_watermark = max(self._leader_high_watermark, high_watermark)

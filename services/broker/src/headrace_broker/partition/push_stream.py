@@ -591,7 +591,7 @@ class PushStream:
         try:
             found = replica.source.read_appended(replica.position, max_bytes)
         except HeadraceError as error:
-            self.end(replica, error.copy())
+            self.end(replica, error)
             return None
         if found is None:
             self._read_cold(replica)
@@ -711,7 +711,7 @@ class PushStream:
             try:
                 replica.leader.check_serving()
             except HeadraceError as error:
-                self.end(replica, error.copy())
+                self.end(replica, error)
 
     def _unpace(self, now_ms: int) -> None:
         """Check all PACED replicas again, because the throttle may no longer apply to some replicas."""
