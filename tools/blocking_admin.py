@@ -27,7 +27,7 @@ DIFFERENCES = (
     (r"( +)if self\._calls\.begin_close\(\):", r"\1refuse_to_wait()\n\g<0>"),
     (r".*\brefuse_other_loops\b.*\n", ""),
     (r'\A"""[^"]*"""', f'"""Admin: AsyncAdmin without async. Generated from aio.py by {COMMAND}: change aio.py."""'),
-    (r"from \.\.engine\.transactions ", r"from ..callbacks import refuse_to_wait\n\g<0>"),
+    (r"from \.\.cluster_models ", r"from ..callbacks import refuse_to_wait\n\g<0>"),
 )
 
 

@@ -11,6 +11,7 @@ from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..acl_models import AclBinding, AclBindingFilter
+from ..callbacks import refuse_to_wait
 from ..cluster_models import (
     ClusterDescription,
     ConfigEntry,
@@ -27,7 +28,6 @@ from ..cluster_models import (
     TopicDescription,
     TopicPartitionReplica,
 )
-from ..callbacks import refuse_to_wait
 from ..engine.transactions import (
     abort_sink_batch,
     checked_token,
