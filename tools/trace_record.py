@@ -3,6 +3,8 @@
     tools/trace_record.py              the counts
     tools/trace_record.py --list       also every function and every handoff, in order of process
     tools/trace_record.py --json FILE
+    tools/trace_record.py --check      fails if the way is longer than bench/record_way.txt
+    tools/trace_record.py --save       writes bench/record_way.txt; a longer list needs its reason in the commit
 
 The tool starts a local cluster (three brokers, three controllers) in which every process runs under ``sys.setprofile``.
 The tool sends records one at a time with acks=all and waits for each record at a consumer. The tool counts a function
@@ -38,6 +40,9 @@ WARM_UP, RECORDS = 300, 200
 #: A function counts as called if it has at least this number of calls per record. The number is below 1, because two
 #: records in one batch share a call.
 CALLS_MIN = 0.5
+#: The functions of the way as of the last ``--save``. Some have about CALLS_MIN calls per record, and come and go.
+WAY = ROOT / "bench" / "record_way.txt"
+BY_CHANCE = 3
 
 OFF, IDLE, BUSY, DUMP = 0, 1, 2, 3
 #: Functions of Python's standard library that start or resume Headrace's code.
@@ -216,6 +221,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the functions and handoffs of one record.")
     parser.add_argument("--list", action="store_true", help="print every function and every handoff")
     parser.add_argument("--json", type=Path, help="also write the counts to this file")
+    parser.add_argument("--check", action="store_true", help=f"fail if the way is longer than {WAY.name}")
+    parser.add_argument("--save", action="store_true", help=f"write {WAY.name}")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trace-record-") as name:
         directory = Path(name)
@@ -244,6 +251,13 @@ def main() -> None:
     print(f"one record's way: {len(functions)} functions in {len(files)} files, {handoffs} handoffs")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({**counted, "ways": named}, indent=1) + "\n")
+    if arguments.save:
+        WAY.write_text("".join(f"{name}\n" for name in sorted(functions)))
+    if arguments.check:
+        known = set(WAY.read_text().split())
+        if len(functions) > len(known) + BY_CHANCE:
+            added = "\n    ".join(sorted(functions - known))
+            raise SystemExit(f"trace_record: {WAY.name} has {len(known)} functions; these are not in it:\n    {added}")
 
 
 if __name__ == "__main__":
