@@ -166,6 +166,37 @@ async def test_idle_connections_of_one_client_keep_no_other_out() -> None:
             each.close()
 
 
+@in_loop
+async def test_at_the_limit_a_connection_whose_answer_is_still_being_written_goes_last() -> None:
+    class Transport(asyncio.Transport):
+        def __init__(self, unwritten: int) -> None:
+            super().__init__()
+            self.unwritten, self.aborted = unwritten, False
+
+        def get_write_buffer_size(self) -> int:
+            return self.unwritten
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    class Protocol:
+        def __init__(self, transport: Transport | None = None) -> None:
+            self.transport = transport
+
+    connections = limited(3)
+    answered = [Transport(size) for size in (70_000, 0, 1)]
+    for each in map(Protocol, answered):  # the longest idle one first
+        connections.is_busy(each)
+        connections.is_idle(each, "10.0.0.1")
+    for expected in ([False, True, False], [True, True, False]):
+        task = asyncio.create_task(asyncio.sleep(0))
+        assert connections.begun(task, Protocol(), "10.0.0.2", 3)
+        assert [each.aborted for each in answered] == expected
+        await task
+        connections.shaken(task, None, is_open=False)
+    connections.close()
+
+
 @pytest.mark.parametrize(
     "limits", [AddressLimits(2), AddressLimits(overrides={"127.0.0.1": 2}), AddressLimits(0, {"127.0.0.1": 2})]
 )

@@ -154,7 +154,9 @@ class HttpConnections:
             del self._handshakes[task]
             task.cancel()
         else:
-            self._close(silent or idle[0])
+            # A connection whose answer is still being written goes last, because its client would lose the answer.
+            written = (each for each in idle if each.transport.get_write_buffer_size() == 0)
+            self._close(silent or next(written, idle[0]))
         return True
 
     def _forget_closed(self) -> None:
