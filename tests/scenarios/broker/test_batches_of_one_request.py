@@ -215,6 +215,22 @@ async def test_a_half_closed_stream_waits_for_the_portions_of_its_last_message()
 
 
 @in_loop
+async def test_requests_that_are_refused_as_a_whole_are_handled_in_portions_too() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        handler, stream = broker.producer(is_packed=True)
+        wrong: Any = 7
+        message = produce_pb2.ProduceRequests(
+            requests=[produce(at, "absent", ONE, acks=wrong) for at in range(PORTION + 1)]
+        )
+        handler.on_request(message)
+        assert len(stream.sent) == PORTION
+        await asyncio.sleep(0)
+        assert len(stream.sent) == PORTION + 1
+        assert handler.is_idle()
+        handler.on_closed()
+
+
+@in_loop
 async def test_a_client_that_goes_away_ends_the_portions_and_leaves_no_memory_taken() -> None:
     async with SoloBroker(CrashingFileSystem()) as broker:
         await broker.topic("orders")

@@ -298,6 +298,7 @@ class ProduceStream(StreamHandler[Any]):
             message, request = unhandled[0], self._request
             if request is None:
                 request = self._request = self._begin(message, now_s)
+                room -= request.next  # all its partitions, if it was refused as a whole
             if not request.answered:  # otherwise it has timed out
                 room = self._append(message, request, room)
                 if request.next < len(request.records):
