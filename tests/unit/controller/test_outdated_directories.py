@@ -534,6 +534,24 @@ def test_reports_about_another_epoch_or_about_oneself_are_ignored(number: int) -
     assert machines.state == before
 
 
+@pytest.mark.parametrize("faulty", [1, 2])
+def test_false_reports_of_one_broker_end_with_a_leader_that_has_every_committed_record(faulty: int) -> None:
+    """Each costs a leader its place, and the last eligible one stays."""
+    machines = three(minimum=3)
+    for number in (1, 2):
+        machines.kill(number)
+    eligible = {3, *machines.state[2]}
+    for number in (1, 2):
+        machines.start(number)
+    for _ in range(5):
+        report(machines, faulty)
+        assert machines.state[0] in eligible
+    settled = machines.state
+    report(machines, faulty)
+    assert machines.state == settled
+    assert machines.world.partition("t").clean_since == 0, "nothing was lost"
+
+
 def test_a_fenced_broker_reports_in_vain() -> None:
     machines = led_by_3()
     machines.register(2)
