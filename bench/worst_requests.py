@@ -39,7 +39,7 @@ import headrace_core.rpc.event_loop
 from headrace import Admin, LocalCluster, NewTopic, Producer
 from headrace_core.records import Compression, encode_batch
 from headrace_core.rpc.limits import LIMITS, RequestLimits
-from headrace_protos.v1 import fetch_pb2, groups_pb2, produce_pb2
+from headrace_protos.v1 import admin_pb2, cluster_pb2, fetch_pb2, groups_pb2, produce_pb2
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"
 BEGIN, END = "<!-- begin: bench/worst_requests.py -->", "<!-- end: worst requests -->"
@@ -157,6 +157,8 @@ def scalar(field: Any, number: int) -> Any:
         return False
     if kind == field.CPPTYPE_ENUM:
         return field.enum_type.values[min(1, len(field.enum_type.values) - 1)].number
+    if name == "broker_id":
+        return 1
     if "partition" in name and "count" not in name:
         return number % PARTITIONS
     if "timeout" in name or "wait" in name:
@@ -212,7 +214,34 @@ def _commit() -> Any:
     return request
 
 
-#: Requests that the filler would make without sense, by a label: (call, the request).
+def _new_topics(**fields: Any) -> Any:
+    """Topics that can be created, as many as metadata.max.records.per.request allows; none is."""
+    topics = [{"name": f"new-{number}", **fields} for number in range(10_000 // (2 + len(fields.get("configs", ()))))]
+    return admin_pb2.CreateTopicsRequest(validate_only=True, topics=topics)
+
+
+def _in_sync_sets() -> Any:
+    """The in-sync sets of all partitions, as they are."""
+    request = cluster_pb2.AlterPartitionRequest(broker_id=1, broker_epoch=FOUND["broker epoch"])
+    topic = request.topics.add(topic_id=FOUND["topic id"])
+    for number in range(PARTITIONS):
+        altered = topic.partitions.add(partition=number)
+        altered.isr.add(broker_id=1, broker_epoch=FOUND["broker epoch"])
+    return request
+
+
+def _directories() -> Any:
+    """As many replicas as metadata.max.records.per.request allows, of topics that were deleted."""
+    request = cluster_pb2.AssignReplicasToDirsRequest(broker_id=1, broker_epoch=FOUND["broker epoch"])
+    directory = request.directories.add(directory_id=b"d" * 16)
+    for number in range(5):
+        directory.topics.add(topic_id=bytes([number + 1]) * 16, partitions=range(PARTITIONS))
+    return request
+
+
+#: What requests name of the running cluster.
+FOUND: dict[str, Any] = {}
+#: Requests that the filler would make without sense, or not at all, by a label: (call, the request).
 SPECIAL: dict[str, tuple[str, Callable[[], Any]]] = {
     "Produce/Produce": ("Produce/Produce", lambda: produce_of(_one_batch())),
     "Produce/Produce, 1 KiB of gzip for a megabyte each": (
@@ -233,6 +262,23 @@ SPECIAL: dict[str, tuple[str, Callable[[], Any]]] = {
         ),
     ),
     "Produce/ProduceMany": ("Produce/ProduceMany", _packed),
+    "Admin/CreateTopics, 5,000 new topics": ("Admin/CreateTopics", _new_topics),
+    "Admin/CreateTopics, 3,333 new topics with replicas and a configuration": (
+        "Admin/CreateTopics",
+        lambda: _new_topics(configs={"retention.ms": "1"}, assignments=[{"partition": 0, "broker_ids": [1]}]),
+    ),
+    "Admin/CreateTopics, 9,999 partitions": (
+        "Admin/CreateTopics",
+        lambda: admin_pb2.CreateTopicsRequest(validate_only=True, topics=[{"name": "wide", "partitions": 9_999}]),
+    ),
+    "Admin/CreatePartitions, 10,000 partitions": (
+        "Admin/CreatePartitions",
+        lambda: admin_pb2.CreatePartitionsRequest(
+            validate_only=True, topics=[{"topic": TOPIC, "total_count": PARTITIONS + 10_000}]
+        ),
+    ),
+    "Cluster/AlterPartition, 2,000 partitions": ("Cluster/AlterPartition", _in_sync_sets),
+    "Cluster/AssignReplicasToDirs, 10,000 replicas": ("Cluster/AssignReplicasToDirs", _directories),
     "Fetch/Fetch": ("Fetch/Fetch", _fetch),
     "Groups/CommitOffsets": ("Groups/CommitOffsets", _commit),
     "Groups/Membership": ("Groups/Membership", _heartbeat),
@@ -244,7 +290,7 @@ def requests_of(method: str) -> Iterator[tuple[str, bytes]]:
     special = [(label, make) for label, (of, make) in SPECIAL.items() if of == method]
     for label, make in special:
         yield label, make().SerializeToString()
-    if special:
+    if any(label == method for label, _ in special):
         return
     service, _, name = method.partition("/")
     kind = GetMessageClass(_service(service).methods_by_name[name].input_type)
@@ -287,7 +333,7 @@ def send(address: str, method: str, data: bytes) -> str:
                 return f"{len(next(channel.unary_stream(path)(data, timeout=ANSWER_S))):,} bytes"
             return f"{len(channel.unary_unary(path)(data, timeout=ANSWER_S)):,} bytes"
         except grpc.RpcError as error:
-            return f"{error.code().name}: {(error.details() or '')[:60]}"
+            return f"{error.code().name}: {(error.details() or '')[:90]}"
         finally:
             done.set()
 
@@ -446,6 +492,12 @@ def main() -> int:
     ) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(TOPIC, partitions=PARTITIONS)])
+            FOUND["topic id"] = admin.describe_topics([TOPIC])[0].topic_id
+        (internal,) = [at for where, at in listeners_of(cluster) if where == "controller, internal"]
+        stale = cluster_pb2.AlterPartitionRequest(broker_id=1, broker_epoch=-1).SerializeToString()
+        refused = re.search(r"with epoch (\d+)", send(internal, "Cluster/AlterPartition", stale))
+        assert refused is not None
+        FOUND["broker epoch"] = int(refused[1])
         with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
             producer.send(TOPIC, b"warm").result(ANSWER_S)
         gc.collect()  # as a node's own process does (headrace_core.node.run)
