@@ -11,10 +11,12 @@ import pytest
 from headrace_controller.cluster.requests import AlterConfigs, AssignDirectories, CreateTopics
 from headrace_controller.handlers.admin import AdminHandler
 from headrace_controller.handlers.cluster import ClusterHandler
+from headrace_controller.handlers.security import SecurityHandler
 from headrace_core.errors import HeadraceError, InvalidRequestError
 from headrace_core.item_errors import error_to_proto
+from headrace_core.metadata import EMPTY_IMAGE
 from headrace_core.rpc import turns
-from headrace_protos.v1 import admin_pb2, cluster_pb2
+from headrace_protos.v1 import admin_pb2, cluster_pb2, security_pb2
 
 ERROR = InvalidRequestError("no")
 
@@ -114,3 +116,27 @@ def test_a_wrong_item_refuses_the_whole_request_before_the_decision() -> None:
     with pytest.raises(HeadraceError, match="a partition is named twice"):
         asyncio.run(AdminHandler.CreateTopics(handler, request, None))
     assert driver.asked == []
+
+
+def test_a_description_of_many_users_is_written_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", -1.0)
+    monkeypatch.setattr(turns, "PAUSE_S", 0.0)
+    request = security_pb2.DescribeUserScramCredentialsRequest(users=[f"u{number}" for number in range(2_000)])
+    ran = 0
+
+    async def main() -> Any:
+        async def others() -> None:
+            nonlocal ran
+            while True:
+                ran += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        handler: Any = SimpleNamespace(_check_leads=lambda: None, _driver=SimpleNamespace(image=EMPTY_IMAGE))
+        answer = await SecurityHandler.DescribeUserScramCredentials(handler, request, None)
+        beside.cancel()
+        return answer
+
+    answer = asyncio.run(main())
+    assert [each.user for each in answer.users] == list(request.users)
+    assert ran > 1_500

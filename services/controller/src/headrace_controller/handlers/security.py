@@ -51,7 +51,7 @@ class SecurityHandler(security_pb2_grpc.SecurityServicer):
 
     async def DescribeUserScramCredentials(self, request: Any, context: Any) -> Any:
         self._check_leads()
-        return describe_users(self._driver.image, request)
+        return await describe_users(self._driver.image, request)
 
     async def AlterUserScramCredentials(self, request: Any, context: Any) -> Any:
         return await alter_users(self._driver, request)
