@@ -175,6 +175,27 @@ def test_what_is_overdue_expires_once_and_what_was_discarded_never():
     assert len(it) == 1
 
 
+def test_an_entry_whose_expiry_ends_another_one_does_not_stop_the_rest():
+    """A fixed fault: an answer that was late released an error that waited for it and was late, too. The tick then
+    failed, so requests of other streams never timed out."""
+    it, clock, loop = deadlines()
+    ended, last, early = Waiting(), Waiting(), Waiting()
+
+    class Ending(Waiting):
+        def expire(self) -> None:
+            super().expire()
+            it.discard(ended, None)
+
+    first = Ending()
+    for each in (first, ended, last):
+        it.add(each, 1000)
+    it.add(early, 5000)
+    clock.advance(1000)
+    loop.fire()
+    assert [each.expired for each in (first, ended, last, early)] == [1, 0, 1, 0]
+    assert len(loop.timers) == 1, "the later deadline is still looked at"
+
+
 def test_there_is_no_timer_while_nothing_waits():
     it, clock, loop = deadlines()
     waiting = Waiting()

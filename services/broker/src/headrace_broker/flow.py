@@ -103,8 +103,9 @@ class Deadlines:
         self._timer = None
         now_ms = self._clock.monotonic_ms()
         for entry in [entry for entry in self._waiting if entry.deadline_ms <= now_ms]:
-            del self._waiting[entry]
-            entry.expire()
+            if entry in self._waiting:  # the answer to a request also ends requests whose errors wait for it
+                del self._waiting[entry]
+                entry.expire()
         if self._waiting:
             self._timer = self._loop.call_later(TICK_MS / 1000, self._tick)
 
