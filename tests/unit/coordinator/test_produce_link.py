@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -16,7 +15,6 @@ from headrace_core.errors import HeadraceError, NetworkError, ServerShuttingDown
 from headrace_core.rpc import status_of
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 from tests.worlds.this_process import free_port
-from tests.worlds.waiting import until_async
 
 LIMIT_S = 60.0
 #: A time-out that no test reaches, so that no test passes because of a time-out.
@@ -60,11 +58,6 @@ async def answering(context: Any) -> None:
 
 async def silent(context: Any) -> None:
     await asyncio.Event().wait()
-
-
-def accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -157,7 +150,9 @@ def test_a_broker_that_is_back_is_reached_at_once() -> None:
             assert isinstance(failure, NetworkError)
         assert not failure.was_sent
         async with serving(Broker(), port := int(address.rpartition(":")[2])):
-            await until_async(lambda: accepts(port), "gRPC listens, which start() does not wait for")
+            # gRPC listens some time after start(); a plain socket may connect before gRPC takes connections.
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as probe:
+                await probe.channel_ready()
             assert (await link.append(PARTITION, LONG_S)).base_offset == 0
             await link.close()
 
