@@ -98,7 +98,7 @@ class GroupFaults(CoordinatorFaults):
         therefore notice without an append that it has lost the shard."""
         world = self.world
         members = [each for each in world.members if each.is_alive and each.connection is not None]
-        if not members:
+        if not members or world.scheduler.now_ms < self._unreached_until_ms:
             return ""
         member = rng.choice(members)
         assert member.connection is not None
@@ -107,6 +107,9 @@ class GroupFaults(CoordinatorFaults):
             return ""
         for_ms = SESSION_MS + world.plan.session_ms + rng.uniform(600.0, 1_500.0)
         world.no_commits_until_ms = world.scheduler.now_ms + for_ms
+        # The next owner does not hear of members that this coordinator still answers (docs/simulation-brokers.md, the
+        # limit of two readers).
+        self._unreached_until_ms = world.scheduler.now_ms + SESSION_MS
         world.stream_left(member.connection.process)
         links = [(host.name, CONTROLLERS), (CONTROLLERS, host.name)]
         if rng.random() < 0.6:
