@@ -238,3 +238,28 @@ async def test_the_requests_of_a_stream_that_ended_keep_nothing_while_their_reco
         assert leader.waiting[0] == 0
         await catch_up(here, 21)
         await until(lambda: leader.high_watermark == 21)
+
+
+@in_loop
+async def test_a_refused_request_that_has_timed_out_keeps_no_memory():
+    """A fixed fault: its error waited for the answer to an earlier append, for as long as a client asks, and no limit
+    counted it."""
+    async with world() as here:
+        await here.topic("stuck")
+        handler, stream = here.broker.producer()
+        handler.on_request(produce(1, "stuck", batch(b"x"), timeout_ms=FOREVER_MS))
+        flow, kept = here.broker.context.flow, here.broker.context.flow.kept
+        for number in range(2, 7):
+            handler.on_request(produce(number, "stuck", batch(b"x") * 2, timeout_ms=1))
+        assert (stream.sent, stream.punished) == ([], []), "the errors wait for the first answer"
+        answers = await stream.wait_sent(5)
+        assert [answer.results[0].error.code for answer in answers] == [RequestTimedOutError.number] * 5
+        assert sum(map(len, handler._unanswered.values())) == 1
+        assert len(stream.punished) == 5
+        assert (flow.kept, len(flow.deadlines)) == (kept, 1)
+
+        await catch_up(here, 1)
+        assert (await stream.wait_sent(6))[-1].results[0].error.code == 0
+        assert handler.is_idle()
+        assert not handler._unanswered
+        handler.on_closed()

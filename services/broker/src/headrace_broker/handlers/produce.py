@@ -634,6 +634,12 @@ class ProduceStream(StreamHandler[Any]):
             for index, (partition, result) in enumerate(zip(request.partitions, request.results, strict=True))
         ]
         self._answer(request)
+        # Its errors wait for no earlier append any more, which may have any timeout.
+        for index, order in enumerate(request.order[: request.next]):
+            unanswered = self._unanswered.get(order)
+            if unanswered is not None and (error := unanswered.get((request, index))) is not None:
+                del unanswered[request, index]
+                self._failed(request, index, error)
         request.free_answer()
 
     def _late_error(self, request: _Request, index: int) -> HeadraceError:
