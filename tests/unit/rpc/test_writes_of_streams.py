@@ -20,10 +20,11 @@ class Context:
         self.taken: list[Any] = []
         self.takes: asyncio.Future[None] | None = None
         self.over = asyncio.Event()
+        self.read_last: Any = grpc.aio.EOF
 
     async def read(self) -> Any:
         await self.over.wait()
-        return grpc.aio.EOF
+        return self.read_last
 
     async def write(self, response: Any) -> None:
         self.takes = asyncio.get_running_loop().create_future()
@@ -42,13 +43,16 @@ class Context:
 
 class Handler(StreamHandler[Any]):
     def __init__(self) -> None:
-        self.written = self.closed = 0
+        self.written = self.closed = self.requests = 0
         self.fails: Exception | None = None
 
     def on_written(self) -> None:
         self.written += 1
         if self.fails is not None:
             raise self.fails
+
+    def on_request(self, request: Any) -> None:
+        self.requests += 1
 
     def on_closed(self) -> None:
         self.closed += 1
@@ -198,3 +202,15 @@ async def test_a_message_that_grpc_takes_after_the_end_of_the_call_counts_no_mor
     await passes(2)
     await context.take()
     assert (handler.written, handler.closed, stream.queued_bytes) == (0, 1, 0)
+
+
+@in_loop
+async def test_a_request_that_is_read_after_the_end_is_not_handled() -> None:
+    context, stream, handler, serving = served()
+    await passes(1)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    context.read_last = "a request"
+    context.over.set()
+    await passes(3)
+    assert (handler.closed, handler.requests) == (1, 0)

@@ -208,6 +208,8 @@ class ServerStream(Generic[Request, Response]):
                     # before the stream ends, because a status sent on a cancelled call leaks memory.
                     await asyncio.sleep(0)
                     break
+                if self.closed:  # during the read
+                    break
                 if isinstance(request, Arrival):
                     if request.error is not None:
                         await request.punish(self._context)
