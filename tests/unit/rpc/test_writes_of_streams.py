@@ -206,7 +206,7 @@ async def test_a_message_that_grpc_takes_after_the_end_of_the_call_counts_no_mor
 
 @in_loop
 async def test_a_request_that_is_read_after_the_end_is_not_handled() -> None:
-    context, stream, handler, serving = served()
+    context, _stream, handler, serving = served()
     await passes(1)
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
