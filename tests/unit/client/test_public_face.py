@@ -109,3 +109,19 @@ def test_errors_are_the_servers() -> None:
             assert getattr(errors, name) is value
     assert errors.UnknownOutcomeError.code == "OUTCOME_UNKNOWN"
     assert issubclass(errors.UnknownOutcomeError, errors.DeliveryTimeoutError)
+
+
+def test_values_of_the_administration_are_found_where_they_were() -> None:
+    """Pickles of an earlier release name ``headrace.models``."""
+    from headrace import cluster_models, models
+
+    names = [
+        name
+        for name, value in vars(cluster_models).items()
+        if getattr(value, "__module__", "") == cluster_models.__name__
+    ]
+    assert len(names) == 22
+    assert all(getattr(models, name) is getattr(cluster_models, name) for name in names)
+    assert pickle.loads(b"cheadrace.models\nNewTopic\n.") is cluster_models.NewTopic
+    with pytest.raises(AttributeError, match="has no attribute 'NoTopic'"):
+        _ = models.NoTopic

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
 
 from headrace_core.errors import InvalidArgumentError
 
@@ -118,3 +120,12 @@ class BrokerInfo:
 #: The offset to look up with list_offsets: log start, log end, the record with the largest timestamp, or the first
 #: record at or after a time (ms since 1970).
 OffsetSpec = Literal["earliest", "latest", "max-timestamp"] | int
+
+
+def __getattr__(name: str) -> Any:
+    """The values of the administration, which this module had before: pickles of an earlier release name it. They are
+    imported at first use."""
+    if not name.startswith("_"):
+        with contextlib.suppress(AttributeError):
+            return getattr(import_module("headrace.cluster_models"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
