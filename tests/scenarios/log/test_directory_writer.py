@@ -393,6 +393,17 @@ async def test_interval_policy_flushes_by_time() -> None:
 
 
 @in_loop
+async def test_a_flush_of_a_deleted_log_leaves_the_directory_online() -> None:
+    async with writing(LogConfig(flush=FlushPolicy.OS)) as (_, writer, log):
+        await writer.append(log, batch("a"), leader_epoch=0)
+        deleted, flushed = writer.run(lambda: writer.directory.delete(ORDERS)), writer.flush(log)
+        assert await deleted
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await flushed
+        assert writer.failure is None
+
+
+@in_loop
 async def test_log_that_is_deleted_before_its_flush_is_due_keeps_no_timer_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

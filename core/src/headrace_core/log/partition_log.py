@@ -278,7 +278,7 @@ def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
     if not unflushed:
         return
     try:
-        fs.sync_files([log.segments[-1].log for log, _ in unflushed])  # older segments were flushed when they rolled
+        fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they rolled
     except OSError:
         with final_failures():
             raise
