@@ -131,3 +131,19 @@ def test_a_partition_that_stopped_for_good_raises_before_and_after_the_records()
         except InvalidArgumentError:
             found.append("stopped")
     assert found == ["stopped", 2 * BATCH, "stopped", "stopped"]
+
+
+def test_a_poll_of_many_slices_copies_no_record_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+
+    class Records(list[Any]):
+        def __add__(self, other: Any) -> Any:
+            copied.append(len(self))
+            return Records([*self, *other])
+
+    consuming = Consuming(missing=0)
+    monkeypatch.setattr(consuming.reading, "plain", False)
+    monkeypatch.setattr(consuming.reading, "_deserialized", Records)
+    consuming.fetch(slices=50)
+    assert consuming.polls() == [50 * BATCH]
+    assert not copied  # the copies of 40,000 slices would take two seconds

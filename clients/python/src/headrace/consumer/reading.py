@@ -414,7 +414,10 @@ class Reading:
                         taken = self._deserialized(taken)
                     if not taken or iterator.position >= item.next_offset:
                         self.finish_slice(iterator)
-                    out = out + taken if out else taken
+                    if out:
+                        out += taken
+                    else:
+                        out = taken
             except (HeadraceError, WouldWait) as error:
                 if not out:
                     raise
