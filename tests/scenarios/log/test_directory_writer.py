@@ -17,6 +17,7 @@ from headrace_core.errors import (
     InvalidTimestampError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    ServerBusyError,
     ServerShuttingDownError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -32,6 +33,7 @@ from tests.worlds.log_world import (
     ORDERS,
     PAYMENTS,
     ROOT,
+    TINY,
     TOPIC_ID,
     batch,
     formatted,
@@ -401,6 +403,21 @@ async def test_a_flush_of_a_deleted_log_leaves_the_directory_online() -> None:
         with pytest.raises(UnknownTopicOrPartitionError):
             await flushed
         assert writer.failure is None
+
+
+@in_loop
+async def test_an_append_to_a_segment_whose_index_cannot_be_read_is_refused_and_the_next_succeeds() -> None:
+    async with writing(TINY) as (fs, writer, log):
+        for _ in range(30):
+            await writer.append(log, batch("a" * 85), leader_epoch=0)
+        end = log.segments[2].base_offset
+        await writer.run(lambda: log.truncate_to(end), log=log)  # a sealed segment is active again
+        fs.fail("open", errno.EMFILE, path_ends="index", times=2)
+        refused = writer.append(log, batch("b"), leader_epoch=0)
+        async with asyncio.timeout(20):
+            with pytest.raises(ServerBusyError):
+                await refused
+        assert (await writer.append(log, batch("b"), leader_epoch=0)).base_offset == end
 
 
 @in_loop

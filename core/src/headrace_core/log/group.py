@@ -52,6 +52,8 @@ def may_roll(log: SegmentedLog, appends: Sequence[Append], now_ms: int) -> bool:
         return True
     if not active.size:
         return False
+    if active.index.columns is None or active.time_index.columns is None:  # after a truncation; reading them may fail
+        return True
     if not active.has_room():
         return True
     first_ms = active.first_timestamp_ms
