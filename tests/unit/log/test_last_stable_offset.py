@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
+from headrace_core.log.config import LogConfig
 from headrace_core.log.producer_files import tell_marker
 from headrace_core.log.producer_state import ProducerTable, Remembered
+from headrace_core.log.segments import SegmentedLog
 from headrace_core.records import read_header
+from headrace_core.types import TopicPartition
 from tests.worlds.log_world import Transactions, aborted_of, stable_offset_of
 from tests.worlds.this_process import without_collections
 
@@ -97,3 +102,14 @@ def test_a_table_that_does_not_know_how_transactions_ended_lets_readers_wait() -
     table = ProducerTable(next_offset=10)
     table.forget_undecided(10)
     assert [table.last_stable_offset(high_watermark) for high_watermark in (9, 10)] == [0, 10]
+
+
+def test_a_log_keeps_a_loaded_table_that_has_no_producers() -> None:
+    """All producers expired while the last marker was not committed: the table still knows the marker."""
+    table = ProducerTable(next_offset=5)
+    assert not len(table)
+    log = SegmentedLog(
+        cast(Any, None), "t-0", TopicPartition("t", 0), LogConfig(), cast(Any, None), random.Random(1), None, (),
+        cast(Any, SimpleNamespace(entries=[])), 0, 5, table,
+    )  # fmt: skip
+    assert log.producers is table

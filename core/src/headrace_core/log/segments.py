@@ -56,7 +56,8 @@ class SegmentedLog(LogReader):
         producers: ProducerTable | None = None,
         snapshots: ProducerSnapshots | None = None,
     ) -> None:
-        producers = producers or ProducerTable(next_offset=log_end_offset)
+        if producers is None:
+            producers = ProducerTable(next_offset=log_end_offset)
         super().__init__(
             fs, directory, topic_partition, tuple(segments), epochs, producers, log_start_offset, log_end_offset
         )
@@ -67,7 +68,7 @@ class SegmentedLog(LogReader):
         #: ``__transaction_state``. The log looks up its largest shard epoch on demand, and again when the epoch may
         #: have changed.
         self.shard_epoch: KnownEpoch | None = None
-        self._snapshots = snapshots or ProducerSnapshots(fs, directory)
+        self._snapshots = ProducerSnapshots(fs, directory) if snapshots is None else snapshots
         self._clock = clock
         self._rng = rng
         self.roll_ms = self._draw_roll_ms()  #: Longest time that the active segment may span, less a random time.
