@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"headrace/gatewayclients/events"
@@ -63,10 +64,16 @@ func printRead(record *kgo.Record) {
 	events.Read(record.Partition, record.Offset, record.Key, record.Value, header(record))
 }
 
+// isRetried says whether err is kgo's notice that it joins the group again, because of an error that passes.
+func isRetried(err error) bool {
+	var session *kgo.ErrGroupSession
+	return errors.As(err, &session) && (kerr.IsRetriable(session.Err) || kgo.IsRetryableBrokerErr(session.Err))
+}
+
 // polled returns the records of a poll, none after ctx ended.
 func polled(ctx context.Context, fetches kgo.Fetches) []*kgo.Record {
 	for _, each := range fetches.Errors() {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !isRetried(each.Err) {
 			events.Must(each.Err)
 		}
 	}
