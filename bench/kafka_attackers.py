@@ -35,9 +35,9 @@ Attack = Callable[[Pace, Address], None]
 
 def frame(api_name: str, version: int, **fields: Any) -> bytes:
     """A request with its length."""
-    from headrace_gateway.wire.apis import Api, is_flexible
-    from headrace_gateway.wire.frames import finish
-    from headrace_gateway.wire.schema import request_body
+    from headrace_kafka.wire.apis import Api, is_flexible
+    from headrace_kafka.wire.frames import finish
+    from headrace_kafka.wire.schema import request_body
 
     api = Api[api_name]
     out = bytearray(4) + struct.pack(">hhih", api, version, 7, -1)
@@ -221,8 +221,8 @@ def _join(group: str) -> bytes:
 
 def _sync(connection: socket.socket, group: str) -> None:
     """Send SyncGroup after the answer to JoinGroup, unless the member is the leader."""
-    from headrace_gateway.wire.apis import Api
-    from headrace_gateway.wire.schema import response_body
+    from headrace_kafka.wire.apis import Api
+    from headrace_kafka.wire.schema import response_body
 
     connection.settimeout(1)
     (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))

@@ -350,10 +350,10 @@ def listeners_of(cluster: LocalCluster) -> list[tuple[str, str]]:
 def kafka_frames() -> Iterator[tuple[str, bytes]]:
     """(label, frame) of the largest requests of Kafka's protocol: ITEMS_MAX items, as the gateway
     counts them."""
-    from headrace_gateway.wire.apis import VERSIONS, Api
-    from headrace_gateway.wire.frames import REQUEST_BYTES_MAX
-    from headrace_gateway.wire.primitives import ITEMS_MAX
-    from headrace_gateway.wire.schema import request_body
+    from headrace_kafka.wire.apis import VERSIONS, Api
+    from headrace_kafka.wire.frames import REQUEST_BYTES_MAX
+    from headrace_kafka.wire.primitives import ITEMS_MAX
+    from headrace_kafka.wire.schema import request_body
 
     half = ITEMS_MAX // 2 - 100
     spread = [{"name": TOPIC, "partitions": [{"partition_index": each % PARTITIONS} for each in range(half)]}]

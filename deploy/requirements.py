@@ -16,6 +16,7 @@ IMAGES = {
     "service": {
         "protos": (),
         "core": ("server", "zstd", "snappy", "otel"),
+        "kafka-protocol": (),
         "services/controller": (),
         "services/broker": (),
         "services/coordinator": (),

@@ -38,6 +38,7 @@ STAMP = Path(sys.prefix) / "headrace-setup.json"
 DISTRIBUTIONS = {
     "protos": "",
     "core": "[server,oauthbearer,arrow,zstd,snappy,otel]",
+    "kafka-protocol": "",
     "services/controller": "",
     "services/broker": "",
     "services/coordinator": "",

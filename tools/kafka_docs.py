@@ -11,8 +11,8 @@ from pathlib import Path
 
 from generated_part import keep
 
-from headrace_gateway.handlers.table import FAST, HANDLERS
-from headrace_gateway.wire.apis import VERSIONS, Api, title
+from headrace_kafka.handlers.table import FAST, HANDLERS
+from headrace_kafka.wire.apis import VERSIONS, Api, title
 
 PAGE = Path(__file__).parent.parent / "docs" / "kafka-compatibility.md"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("protos", "core", "services", "clients", "pipelines")
+OURS = ("protos", "core", "kafka-protocol", "services", "clients", "pipelines")
 
 #: Packages that may use protobuf and gRPC. All other packages use Headrace's own types.
 EDGE = re.compile(
@@ -28,7 +28,8 @@ EDGE = re.compile(
     | core/src/headrace_core/node/(sasl_sessions|security)\.py  # the service Authentication; a node's credentials
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
-    | services/gateway/src/headrace_gateway/(?!wire/).*   # it translates, but for Kafka's bytes
+    | services/gateway/src/headrace_gateway/.*
+    | kafka-protocol/src/headrace_kafka/(?!wire/).*   # it translates, but for Kafka's bytes
     | services/broker/src/headrace_broker/partition/(follower\w*|matching|push_stream)\.py   # messages are data
     | services/broker/src/headrace_broker/replication/follower_\w+\.py   # from broker to broker
     | services/broker/src/headrace_broker/tracing\.py    # trace contexts in pushes
@@ -77,13 +78,14 @@ MAY_IMPORT = {
     "headrace_protos": set(),
     "headrace_core": {"headrace_protos"},
     "headrace_controller": _FORMATS,
-    "headrace_broker": _FORMATS,
+    "headrace_kafka": _FORMATS,
+    "headrace_broker": _FORMATS | {"headrace_kafka"},
     "headrace_coordinator": _FORMATS,
     "headrace": _FORMATS,
     "headrace_tools": _FORMATS | {"headrace"},
     "headrace_spark": {"headrace_core", "headrace"},
     "headrace_pipelines": {"headrace_core", "headrace", "headrace_tools", "headrace_spark"},
-    "headrace_gateway": _FORMATS,
+    "headrace_gateway": _FORMATS | {"headrace_kafka"},
     "headrace_registry": _FORMATS | {"headrace"},
     "headrace_console": _FORMATS | {"headrace", "headrace_tools"},
 }

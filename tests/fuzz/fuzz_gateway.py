@@ -18,13 +18,13 @@ from functools import cache
 from typing import Any, cast
 
 from headrace import Admin
-from headrace_gateway.client import BOOTSTRAP
-from headrace_gateway.connection import Connection, Connections
-from headrace_gateway.handlers.table import FAST, HANDLERS
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire import schema
-from headrace_gateway.wire.apis import VERSIONS, Api, title
-from headrace_gateway.wire.primitives import WireError
+from headrace_kafka.client import BOOTSTRAP
+from headrace_kafka.connection import Connection, Connections
+from headrace_kafka.handlers.table import FAST, HANDLERS
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire import schema
+from headrace_kafka.wire.apis import VERSIONS, Api, title
+from headrace_kafka.wire.primitives import WireError
 from tests.fuzz.fuzz_engine import Target
 from tests.fuzz.fuzz_handlers import TOPIC, cluster
 from tests.fuzz.fuzz_seeds import batches

@@ -22,7 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_gateway.app import Gateway
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.worlds.kafka_protocol import read_answer, request_frame, running_gateway
 from tests.worlds.waiting import until
 

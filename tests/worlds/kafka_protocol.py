@@ -21,10 +21,10 @@ from headrace.engine.io_thread import io_thread
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.meta_properties import format_directories
 from headrace_gateway.app import Gateway
-from headrace_gateway.wire.apis import VERSIONS, Api, is_flexible
-from headrace_gateway.wire.frames import finish
-from headrace_gateway.wire.primitives import Cursor, pack_int16, pack_int32, put_string
-from headrace_gateway.wire.schema import Message, request_body, response_body
+from headrace_kafka.wire.apis import VERSIONS, Api, is_flexible
+from headrace_kafka.wire.frames import finish
+from headrace_kafka.wire.primitives import Cursor, pack_int16, pack_int32, put_string
+from headrace_kafka.wire.schema import Message, request_body, response_body
 
 
 def request_frame(

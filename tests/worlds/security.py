@@ -41,7 +41,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.security.gate import SESSION_KEY
 from headrace_core.security.sasl.exchange import ClientExchange
 from headrace_core.security.tls import TlsSettings, TlsSource
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, security_pb2, security_pb2_grpc
 from tests.worlds.kafka_protocol import ClosedError, KafkaWire
 from tests.worlds.this_process import free_port

@@ -10,8 +10,8 @@ from typing import Any
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import NO_UUID, Message
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import NO_UUID, Message
 
 TOPIC, ABSENT, GROUP, TRANSACTION = "orders", "absent", "readers", "payments"
 CLUSTER = "kafka-cluster"

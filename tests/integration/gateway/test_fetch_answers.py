@@ -11,8 +11,8 @@ from headrace import Admin, LocalCluster, NewTopic
 from headrace_core.errors import OffsetOutOfRangeError
 from headrace_core.records import encode_batch, iterate_headers
 from headrace_gateway.app import Gateway
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import Message
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import Message
 from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 
 PARTITIONS, BATCHES = 3, 4
@@ -57,7 +57,7 @@ def test_a_seek_keeps_the_offsets_of_a_partition(gateway: Gateway) -> None:
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request to a broker names two partitions at most, instead of 2,000."""
-    monkeypatch.setattr("headrace_gateway.fetch_path.PARTITIONS_MAX", 2)
+    monkeypatch.setattr("headrace_kafka.fetch_path.PARTITIONS_MAX", 2)
 
 
 @pytest.mark.usefixtures("few_at_once")

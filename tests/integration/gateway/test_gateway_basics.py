@@ -14,9 +14,9 @@ from headrace import Admin, LocalCluster, NewTopic
 from headrace_core.errors import InvalidRecordError, NotLeaderOrFollowerError
 from headrace_core.records import encode_batch
 from headrace_gateway.app import Gateway
-from headrace_gateway.handlers.table import FAST, HANDLERS
-from headrace_gateway.wire.apis import VERSIONS, Api
-from headrace_gateway.wire.schema import NO_UUID, Message, request_body, response_body
+from headrace_kafka.handlers.table import FAST, HANDLERS
+from headrace_kafka.wire.apis import VERSIONS, Api
+from headrace_kafka.wire.schema import NO_UUID, Message, request_body, response_body
 from tests.worlds.kafka_protocol import read_answer, request_frame, running_gateway
 from tests.worlds.waiting import until
 

@@ -22,7 +22,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import headrace
 from headrace import Consumer, LocalCluster, Producer
-from headrace_gateway.handlers.configs import DESCRIBED_AT_ONCE
+from headrace_kafka.handlers.configs import DESCRIBED_AT_ONCE
 from tests.worlds.kafka_protocol import topic_name
 
 WAIT_S = 60.0

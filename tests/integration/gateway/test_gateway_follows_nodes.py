@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from headrace import LocalCluster
 from headrace.engine.io_thread import io_thread
 from headrace_core.errors import NetworkError
-from headrace_gateway.client import Client
+from headrace_kafka.client import Client
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, node_pb2, node_pb2_grpc
 from tests.worlds.kafka_protocol import running_gateway
 from tests.worlds.waiting import until

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from headrace import Admin, LocalCluster, NewTopic, TopicPartition
 from headrace_core.node.state_file import RuntimeState, read_state
 from headrace_core.records import encode_batch
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.worlds.kafka_protocol import KafkaWire, gateway_config, read_answer, request_frame
 from tests.worlds.waiting import WAIT_S, until
 

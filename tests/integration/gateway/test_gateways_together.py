@@ -11,7 +11,7 @@ from headrace import LocalCluster
 from headrace_controller.handlers import gateways
 from headrace_gateway import directory
 from headrace_gateway.app import Gateway
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.integration.gateway.test_gateway_basics import ask
 from tests.worlds.kafka_protocol import begin_gateway, end_gateway, running_gateway
 from tests.worlds.waiting import until

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_gateway.app import Gateway
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 from tests.worlds.waiting import until
 

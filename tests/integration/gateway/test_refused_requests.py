@@ -12,11 +12,11 @@ from crc32c import crc32c
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_core.records import encode_batch
-from headrace_gateway import produce_path
 from headrace_gateway.app import Gateway
-from headrace_gateway.produce_path import PORTION
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import NO_UUID
+from headrace_kafka import produce_path
+from headrace_kafka.produce_path import PORTION
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import NO_UUID
 from tests.worlds.kafka_protocol import KafkaWire, read_answer, request_frame, running_gateway
 from tests.worlds.waiting import until
 

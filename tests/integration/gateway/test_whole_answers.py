@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace import LocalCluster
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.worlds.kafka_protocol import KafkaWire, running_gateway
 
 MANY = 130  # more than the gateway describes by one call to a broker, and more than it once described at all

@@ -25,7 +25,7 @@ from headrace_core.security.gate import SESSION_KEY
 from headrace_core.security.sasl.plain import PlainClient
 from headrace_core.security.sasl.scram import SHA_512, encoded, new_nonce
 from headrace_core.security.sasl.scram_exchange import ScramClient
-from headrace_gateway.wire.apis import VERSIONS, Api
+from headrace_kafka.wire.apis import VERSIONS, Api
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, security_pb2, security_pb2_grpc
 from tests.worlds.kafka_protocol import read_answer, request_frame
 

@@ -55,9 +55,9 @@ from headrace_core.security.sasl.scram import SHA_256, SHA_512, encoded
 from headrace_core.security.sasl.scram import ScramMechanism as Mechanism
 from headrace_core.security.sasl.scram_exchange import ScramClient
 from headrace_core.security.tls import TlsSettings, TlsSource
-from headrace_gateway.tls import ListenerTls
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import NO_UUID
+from headrace_kafka.tls import ListenerTls
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import NO_UUID
 from headrace_protos.v1 import (
     metadata_pb2,
     metadata_pb2_grpc,

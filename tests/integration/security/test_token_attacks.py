@@ -24,7 +24,7 @@ from headrace_core.security.gate import PRINCIPAL_KEY, SESSION_KEY
 from headrace_core.security.sasl.scram import SHA_512
 from headrace_core.security.sasl.scram_exchange import ScramClient
 from headrace_core.security.sasl.tokens import token_hmac
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, security_pb2, security_pb2_grpc
 from headrace_tools.certs.authority import USER, Authority, Subject
 from tests.integration.security.test_sasl_cluster import PASSWORD, PLAIN, login

@@ -18,13 +18,13 @@ from headrace_core.security.acl_types import Operation, PatternType, Permission,
 from headrace_core.security.authorization import NodeAuthorization
 from headrace_core.security.principal import Principal
 from headrace_core.security.protocols import SecurityProtocol
-from headrace_gateway.client import BOOTSTRAP
-from headrace_gateway.cluster import Cluster, GatewayEntry, ListenerPorts
-from headrace_gateway.connection import Connection, Connections
-from headrace_gateway.handlers.table import FAST, HANDLERS
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import VERSIONS, Api
-from headrace_gateway.wire.schema import NO_UUID, Message
+from headrace_kafka.client import BOOTSTRAP
+from headrace_kafka.cluster import Cluster, GatewayEntry, ListenerPorts
+from headrace_kafka.connection import Connection, Connections
+from headrace_kafka.handlers.table import FAST, HANDLERS
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import VERSIONS, Api
+from headrace_kafka.wire.schema import NO_UUID, Message
 from tests.integration.gateway.authorization_cases import TOPIC, Case, cases, codes, outline
 from tests.unit.gateway.test_metadata_handlers import broker, partition, topic
 from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame

@@ -11,8 +11,8 @@ from headrace_core.errors import CoordinatorNotAvailableError
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import BrokerImage, MetadataDelta, MetadataImage
 from headrace_core.metadata.records import BrokerEndpoint
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import GROUP, Cluster, GatewayEntry, ListenerPorts, Node, nodes_of
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import GROUP, Cluster, GatewayEntry, ListenerPorts, Node, nodes_of
 
 CLIENTS = [(f"10.0.0.{host}", f"client-{number}") for host in range(10) for number in range(20)]
 

@@ -14,17 +14,17 @@ import pytest
 
 from headrace_core.connections import AddressLimits
 from headrace_core.errors import CoordinatorNotAvailableError
-from headrace_gateway import connection as module
-from headrace_gateway.budget import FETCH_BYTES_MIN, Answers
-from headrace_gateway.call import AnswerParts, Call
-from headrace_gateway.client import BOOTSTRAP
-from headrace_gateway.connection import Connection, Connections
-from headrace_gateway.links import FINISH_S
-from headrace_gateway.rounds import Rounds
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.frames import REQUEST_BYTES_MAX, RequestHeader, finish, response_start
-from headrace_gateway.wire.schema import Message, response_body
+from headrace_kafka import connection as module
+from headrace_kafka.budget import FETCH_BYTES_MIN, Answers
+from headrace_kafka.call import AnswerParts, Call
+from headrace_kafka.client import BOOTSTRAP
+from headrace_kafka.connection import Connection, Connections
+from headrace_kafka.links import FINISH_S
+from headrace_kafka.rounds import Rounds
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.frames import REQUEST_BYTES_MAX, RequestHeader, finish, response_start
+from headrace_kafka.wire.schema import Message, response_body
 from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame
 from tests.worlds.this_process import logged
 from tests.worlds.waiting import until_async

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace_core.errors import NetworkError, RequestTimedOutError, UnknownTopicOrPartitionError
-from headrace_gateway.handlers.configs import DESCRIBED_AT_ONCE, TOPIC, describe_configs, described_entries
-from headrace_gateway.handlers.topics import _configs_of
+from headrace_kafka.handlers.configs import DESCRIBED_AT_ONCE, TOPIC, describe_configs, described_entries
+from headrace_kafka.handlers.topics import _configs_of
 from headrace_protos.v1 import admin_pb2, common_pb2
 
 

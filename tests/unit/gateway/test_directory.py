@@ -13,8 +13,8 @@ import pytest
 from headrace_controller.handlers import gateways as module
 from headrace_controller.handlers.gateways import COMPLETE_MS, FORGET_MS, GATEWAYS_MAX, HOLD_S, GatewayDirectory
 from headrace_core.errors import ServerBusyError
-from headrace_gateway.cluster import GatewayEntry, ListenerPorts
 from headrace_gateway.directory import GatewayList, announced, entry_of
+from headrace_kafka.cluster import GatewayEntry, ListenerPorts
 from headrace_protos.v1 import cluster_pb2
 
 

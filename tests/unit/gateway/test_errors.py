@@ -5,7 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from headrace_core.errors import BY_CODE, NetworkError, RequestTimedOutError, UnknownTopicIdError
-from headrace_gateway.errors import kafkas, number
+from headrace_kafka.errors import kafkas, number
 
 KNOWN = {each.value: each.name.upper() for each in ErrorCode}
 #: Kafka names the exception, not the code, in these.

@@ -20,14 +20,14 @@ from headrace_core.errors import (
 )
 from headrace_core.item_errors import error_to_proto
 from headrace_core.membership.metadata_state import MetadataState
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster
-from headrace_gateway.handlers.classic_groups import heartbeat, join_group, sync_group
-from headrace_gateway.handlers.consumer_groups import consumer_group_heartbeat
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import request_body, response_body
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster
+from headrace_kafka.handlers.classic_groups import heartbeat, join_group, sync_group
+from headrace_kafka.handlers.consumer_groups import consumer_group_heartbeat
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import request_body, response_body
 from headrace_protos.v1 import groups_pb2
 
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR, UNKNOWN_MEMBER, REBALANCE = 14, 15, 16, 25, 27

@@ -21,20 +21,20 @@ from headrace_core.errors import (
 )
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster
-from headrace_gateway.handlers.offsets import offset_commit, offset_fetch
-from headrace_gateway.handlers.transactions import (
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster
+from headrace_kafka.handlers.offsets import offset_commit, offset_fetch
+from headrace_kafka.handlers.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
     init_producer_id,
     txn_offset_commit,
 )
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import request_body, response_body
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import request_body, response_body
 
 REQUEST_TIMED_OUT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR, FENCED = 7, 14, 15, 16, 90
 

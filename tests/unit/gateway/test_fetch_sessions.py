@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_gateway.fetch_path import _joined
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import request_body
-from headrace_gateway.wire.sessions import (
+from headrace_kafka.fetch_path import _joined
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import request_body
+from headrace_kafka.wire.sessions import (
     FINAL,
     FULL,
     INVALID_SESSION_EPOCH,

@@ -14,17 +14,17 @@ from headrace_core.metadata.records import AclRecord
 from headrace_core.security.access import Authorization
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
 from headrace_core.security.authorizer import Authorizer
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster
-from headrace_gateway.handlers.describe_groups import AT_ONCE, few_at_once
-from headrace_gateway.handlers.metadata import describe_topic_partitions, metadata
-from headrace_gateway.handlers.offsets import offset_fetch
-from headrace_gateway.handlers.topics import create_topics
-from headrace_gateway.rounds import Rounds
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import request_body
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster
+from headrace_kafka.handlers.describe_groups import AT_ONCE, few_at_once
+from headrace_kafka.handlers.metadata import describe_topic_partitions, metadata
+from headrace_kafka.handlers.offsets import offset_fetch
+from headrace_kafka.handlers.topics import create_topics
+from headrace_kafka.rounds import Rounds
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import request_body
 from headrace_protos.v1 import admin_pb2
 from tests.worlds.waiting import check_spent
 

@@ -15,13 +15,13 @@ from headrace_core.errors import (
     TopicAuthorizationFailedError,
 )
 from headrace_core.security.access import EVERYTHING
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.fetch_path import FetchPath, _Stream
-from headrace_gateway.produce_path import produce
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.frames import RequestHeader
-from headrace_gateway.wire.schema import request_body, response_body
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.fetch_path import FetchPath, _Stream
+from headrace_kafka.produce_path import produce
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.frames import RequestHeader
+from headrace_kafka.wire.schema import request_body, response_body
 from headrace_protos.v1 import common_pb2, fetch_pb2, produce_pb2
 
 PRODUCE, FETCH = 9, 12  # versions

@@ -11,15 +11,15 @@ import pytest
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import BrokerImage, MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from headrace_core.metadata.records import BrokerEndpoint
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster, GatewayEntry, ListenerPorts
-from headrace_gateway.handlers.cluster import describe_cluster
-from headrace_gateway.handlers.metadata import describe_topic_partitions, metadata
-from headrace_gateway.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import VERSIONS, Api
-from headrace_gateway.wire.schema import NO_UUID, Message, request_body, response_body
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster, GatewayEntry, ListenerPorts
+from headrace_kafka.handlers.cluster import describe_cluster
+from headrace_kafka.handlers.metadata import describe_topic_partitions, metadata
+from headrace_kafka.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import VERSIONS, Api
+from headrace_kafka.wire.schema import NO_UUID, Message, request_body, response_body
 
 LEADER_NOT_AVAILABLE, REPLICA_NOT_AVAILABLE = 5, 9
 

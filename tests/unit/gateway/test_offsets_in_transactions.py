@@ -20,13 +20,13 @@ from headrace_core.errors import (
     UnknownMemberIdError,
 )
 from headrace_core.membership.metadata_state import MetadataState
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster
-from headrace_gateway.handlers.transactions import txn_offset_commit
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import request_body
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster
+from headrace_kafka.handlers.transactions import txn_offset_commit
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import request_body
 
 
 class Coordinator:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headrace_gateway.wire.apis import VERSIONS, Api
-from headrace_gateway.wire.frames import finish, response_start
-from headrace_gateway.wire.primitives import WireError
-from headrace_gateway.wire.produce import TOPIC_IDS, read_one, write_one
-from headrace_gateway.wire.schema import Message, as_dict, request_body, response_body
+from headrace_kafka.wire.apis import VERSIONS, Api
+from headrace_kafka.wire.frames import finish, response_start
+from headrace_kafka.wire.primitives import WireError
+from headrace_kafka.wire.produce import TOPIC_IDS, read_one, write_one
+from headrace_kafka.wire.schema import Message, as_dict, request_body, response_body
 
 FLEXIBLE = range(VERSIONS[Api.PRODUCE].flexible, VERSIONS[Api.PRODUCE].high + 1)
 HEAD = b"header"

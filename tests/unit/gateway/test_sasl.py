@@ -17,16 +17,16 @@ from headrace_core.security.sasl.exchange import Identity, ServerExchange, Step
 from headrace_core.security.sasl.plain import PlainServer, static_users
 from headrace_core.security.sasl.scram import SHA_256, new_credential
 from headrace_core.security.sasl.scram_exchange import ScramClient, ScramServer, Subject
-from headrace_gateway import connection as module
-from headrace_gateway import sasl
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP
-from headrace_gateway.connection import Connection, Connections, ListenerSecurity
-from headrace_gateway.handlers.sasl import sasl_authenticate, sasl_handshake
-from headrace_gateway.sasl import Authentication, State
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import Message
+from headrace_kafka import connection as module
+from headrace_kafka import sasl
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP
+from headrace_kafka.connection import Connection, Connections, ListenerSecurity
+from headrace_kafka.handlers.sasl import sasl_authenticate, sasl_handshake
+from headrace_kafka.sasl import Authentication, State
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import Message
 from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame
 from tests.worlds.this_process import logged
 from tests.worlds.waiting import LoopClock, until_async

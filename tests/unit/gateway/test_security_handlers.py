@@ -15,14 +15,14 @@ from headrace_core.metadata.security import SecurityImage
 from headrace_core.quotas import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from headrace_core.security.principal import ANONYMOUS, Principal
 from headrace_core.security.protocols import SecurityProtocol
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster
-from headrace_gateway.handlers import acls, quotas, tokens, topics, users
-from headrace_gateway.quotas import ClientQuotas, Quotas
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import VERSIONS, Api
-from headrace_gateway.wire.schema import Message, request_body, response_body
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster
+from headrace_kafka.handlers import acls, quotas, tokens, topics, users
+from headrace_kafka.quotas import ClientQuotas, Quotas
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import VERSIONS, Api
+from headrace_kafka.wire.schema import Message, request_body, response_body
 from headrace_protos.v1 import access_pb2, admin_pb2, common_pb2, security_pb2
 
 ALICE = Principal("User", "alice")

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
-from headrace_gateway.settings import QUEUED_BYTES, REQUEST_BYTES, GatewaySettings
+from headrace_kafka.settings import QUEUED_BYTES, REQUEST_BYTES, GatewaySettings
 
 BASE = {"log.dirs": "/data", "listeners": "internal://127.0.0.1:0"}
 

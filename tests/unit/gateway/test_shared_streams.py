@@ -32,13 +32,13 @@ from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.security.access import EVERYTHING
-from headrace_gateway import links
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.links import PACKED_BYTES, PACKED_MAX, USERS_MAX, Link, Links, SharedLinks
-from headrace_gateway.produce_path import SMALL_BYTES, Streams, produce, shared_links
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.frames import RequestHeader
-from headrace_gateway.wire.schema import request_body, response_body
+from headrace_kafka import links
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.links import PACKED_BYTES, PACKED_MAX, USERS_MAX, Link, Links, SharedLinks
+from headrace_kafka.produce_path import SMALL_BYTES, Streams, produce, shared_links
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.frames import RequestHeader
+from headrace_kafka.wire.schema import request_body, response_body
 from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
 

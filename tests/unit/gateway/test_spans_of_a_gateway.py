@@ -10,7 +10,7 @@ import pytest
 from headrace_core.errors import NetworkError
 from headrace_core.records import encode_batch
 from headrace_core.tracing.node import NodeTraces, TraceSettings
-from headrace_gateway.tracing import GatewayTraces, ending
+from headrace_kafka.tracing import GatewayTraces, ending
 from headrace_protos.v1 import common_pb2, produce_pb2
 from tests.worlds.telemetry_world import Collector, Span, collector
 

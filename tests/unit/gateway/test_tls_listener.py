@@ -17,14 +17,14 @@ from headrace_core.errors import InvalidConfigError, SaslAuthenticationFailedErr
 from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.tls import LOOK_S, TlsSettings, TlsSource
-from headrace_gateway import connection as module
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP
-from headrace_gateway.connection import Connection, Connections, ListenerSecurity
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.tls import ListenerTls, TlsTransport
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import Message
+from headrace_kafka import connection as module
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP
+from headrace_kafka.connection import Connection, Connections, ListenerSecurity
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.tls import ListenerTls, TlsTransport
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import Message
 from tests.worlds.kafka_protocol import read_answer, request_frame
 from tests.worlds.security import TestAuthority
 from tests.worlds.waiting import until_async

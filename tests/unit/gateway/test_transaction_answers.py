@@ -20,13 +20,13 @@ from headrace_coordinator.transaction.transactions import TransactionsStateMachi
 from headrace_core.errors import HeadraceError
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster
-from headrace_gateway.handlers.transactions import add_offsets_to_txn, add_partitions_to_txn, end_txn, init_producer_id
-from headrace_gateway.settings import GatewaySettings
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import request_body, response_body
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster
+from headrace_kafka.handlers.transactions import add_offsets_to_txn, add_partitions_to_txn, end_txn, init_producer_id
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import request_body, response_body
 
 FENCED, FENCED_BEFORE_KIP_588 = "90", "47"
 TIMEOUT_MS = 60_000

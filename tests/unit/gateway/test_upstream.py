@@ -26,11 +26,11 @@ from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import BrokerImage, MetadataDelta, MetadataImage
 from headrace_core.metadata.records import BrokerEndpoint
 from headrace_core.rpc.channel import REPLACED_S, ChannelPurpose, Channels
-from headrace_gateway import upstream as module
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import GROUP, Cluster
-from headrace_gateway.produce_path import shared_links
-from headrace_gateway.upstream import Upstream
+from headrace_kafka import upstream as module
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import GROUP, Cluster
+from headrace_kafka.produce_path import shared_links
+from headrace_kafka.upstream import Upstream
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 from headrace_protos.v1.common_pb2 import Error
 

@@ -9,12 +9,12 @@ import pytest
 
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import MetadataDelta, MetadataImage
-from headrace_gateway.call import Call
-from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.cluster import Cluster
-from headrace_gateway.handlers.table import FAST, HANDLERS
-from headrace_gateway.wire.apis import VERSIONS, Api
-from headrace_gateway.wire.schema import Message, request_body, response_body
+from headrace_kafka.call import Call
+from headrace_kafka.client import BOOTSTRAP, Client
+from headrace_kafka.cluster import Cluster
+from headrace_kafka.handlers.table import FAST, HANDLERS
+from headrace_kafka.wire.apis import VERSIONS, Api
+from headrace_kafka.wire.schema import Message, request_body, response_body
 
 API = Api.API_VERSIONS
 EVERY = range(VERSIONS[API].low, VERSIONS[API].high + 1)

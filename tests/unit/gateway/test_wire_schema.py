@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader, entity_writer
 
-from headrace_gateway.wire import schema
-from headrace_gateway.wire.apis import VERSIONS, Api, is_flexible, title
-from headrace_gateway.wire.frames import finish, read_header, response_start
-from headrace_gateway.wire.primitives import ITEMS_MAX, WireError, put_varint
+from headrace_kafka.wire import schema
+from headrace_kafka.wire.apis import VERSIONS, Api, is_flexible, title
+from headrace_kafka.wire.frames import finish, read_header, response_start
+from headrace_kafka.wire.primitives import ITEMS_MAX, WireError, put_varint
 from tests.worlds.waiting import check_spent
 
 EVERY = [(api, version) for api, (low, high, _) in VERSIONS.items() for version in range(low, high + 1)]
@@ -201,7 +201,7 @@ def test_titles_are_kafkas_names() -> None:
 def test_a_gateway_does_not_import_hypothesis() -> None:
     """kio does where Hypothesis is installed, and builds strategies; a gateway took 200 MiB more for that."""
     program = (
-        "import sys; from headrace_gateway.wire.schema import prepare; from headrace_gateway.wire.apis import Api;"
+        "import sys; from headrace_kafka.wire.schema import prepare; from headrace_kafka.wire.apis import Api;"
         "prepare([Api.METADATA]); assert 'hypothesis' not in sys.modules; import hypothesis"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

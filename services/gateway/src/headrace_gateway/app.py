@@ -32,21 +32,21 @@ from headrace_core.node.tasks import NodeTasks
 from headrace_core.rpc.server import Listener
 from headrace_core.security.sasl.mechanisms import Mechanisms
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
+from headrace_kafka.cluster import Cluster, GatewayEntry
+from headrace_kafka.connection import SWEEP_S, Connections
+from headrace_kafka.handlers.table import FAST, HANDLERS
+from headrace_kafka.produce_path import shared_links
+from headrace_kafka.quotas import Quotas
+from headrace_kafka.secured import listener_security
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.tracing import GatewayTraces
+from headrace_kafka.upstream import Upstream
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import prepare
 
-from .cluster import Cluster, GatewayEntry
 from .collector import GatewayCollector
-from .connection import SWEEP_S, Connections
 from .directory import Announcer
-from .handlers.table import FAST, HANDLERS
 from .listeners import Listeners
-from .produce_path import shared_links
-from .quotas import Quotas
-from .secured import listener_security
-from .settings import GatewaySettings
-from .tracing import GatewayTraces
-from .upstream import Upstream
-from .wire.apis import Api
-from .wire.schema import prepare
 
 logger = logging.getLogger("headrace.gateway")
 

@@ -17,9 +17,8 @@ from headrace_core.errors import HeadraceError
 from headrace_core.membership.controller_calls import ControllerCalls, Sending
 from headrace_core.membership.controllers import Controllers
 from headrace_core.rpc.outage import Outage
+from headrace_kafka.cluster import GatewayEntry, ListenerPorts
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
-
-from .cluster import GatewayEntry, ListenerPorts
 
 logger = logging.getLogger("headrace.gateway")
 

@@ -13,12 +13,11 @@ from collections.abc import Collection, Mapping
 
 from headrace_core.node.listeners import ListenerAddress, advertised
 from headrace_core.sockets import bound_socket
-
-from .client import BOOTSTRAP
-from .cluster import ListenerPorts
-from .connection import OPEN, Connection, Connections, ListenerSecurity
-from .settings import GatewaySettings
-from .tls import TlsTransport
+from headrace_kafka.client import BOOTSTRAP
+from headrace_kafka.cluster import ListenerPorts
+from headrace_kafka.connection import OPEN, Connection, Connections, ListenerSecurity
+from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.tls import TlsTransport
 
 logger = logging.getLogger("headrace.gateway")
 

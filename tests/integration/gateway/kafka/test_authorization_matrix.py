@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace import LocalCluster
-from headrace_gateway.wire.apis import Api
-from headrace_gateway.wire.schema import Message
+from headrace_kafka.wire.apis import Api
+from headrace_kafka.wire.schema import Message
 from tests.integration.gateway.authorization_cases import (
     EXTRA_ENTRY,
     GROUP,

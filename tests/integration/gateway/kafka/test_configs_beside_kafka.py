@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace import Admin, LocalCluster, NewTopic
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.integration.interop.kafka.test_kafka_keys import OTHER_SCOPES
 from tests.integration.interop.kafka_peer import KafkaBroker
 from tests.worlds.kafka_protocol import KafkaWire, running_gateway

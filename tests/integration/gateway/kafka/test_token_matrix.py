@@ -14,7 +14,7 @@ import pytest
 
 from headrace import LocalCluster
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.integration.gateway.secured_kafka import SecuredKafka
 from tests.worlds.kafka_protocol import KafkaWire
 from tests.worlds.waiting import until

@@ -14,7 +14,7 @@ from headrace_core.config.client_keys import PRODUCER
 from headrace_core.errors import SaslAuthenticationFailedError
 from headrace_core.security.sasl.client import Login
 from headrace_core.security.sasl.exchange import ClientExchange
-from headrace_gateway.wire.apis import Api
+from headrace_kafka.wire.apis import Api
 from tests.integration.gateway.kafka_tools import KafkaTools, Printed
 from tests.worlds.kafka_protocol import ClosedError, KafkaWire, running_gateway
 from tests.worlds.security import REALM, Realm, krb5_module, running_realm

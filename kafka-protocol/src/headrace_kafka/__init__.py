@@ -1,0 +1,1 @@
+"""Kafka's protocol, as a library: the wire format, and the requests of Kafka's clients."""
