@@ -32,6 +32,7 @@ EDGE = re.compile(
     | kafka-protocol/src/headrace_kafka/(?!wire/).*   # it translates, but for Kafka's bytes
     | services/broker/src/headrace_broker/partition/(follower\w*|matching|push_stream)\.py   # messages are data
     | services/broker/src/headrace_broker/replication/follower_\w+\.py   # from broker to broker
+    | services/broker/src/headrace_broker/kafka/streams\.py   # results of a fetch are messages
     | services/broker/src/headrace_broker/tracing\.py    # trace contexts in pushes
     | services/broker/src/headrace_broker/verifier\.py    # the calls to coordinators of transactions
     | clients/python/src/headrace/engine/.*

@@ -42,6 +42,7 @@ class Client:
         "client_id",
         "fetch",
         "hang_up",
+        "hold",
         "host",
         "listener",
         "mute",
@@ -85,6 +86,9 @@ class Client:
         #: Keeps the connection from starting further requests for a number of milliseconds; the connection sets this
         #: function.
         self.mute: Callable[[int], None] = _ignore
+        #: Keeps the connection from starting further requests (True) until the next call (False); the connection sets
+        #: this function.
+        self.hold: Callable[[bool], None] = _let
         self.sends_silently = False  #: Whether the client has sent a Produce request with acks=0.
         #: The client's produce streams (produce_path.py); None before its first Produce request.
         self.produce: Any = None
@@ -156,12 +160,17 @@ class Client:
         """Run the callbacks of a connection that has ended."""
         self.hang_up = self.on_authenticated = _nothing
         self.mute = _ignore
+        self.hold = _let
         closing, self._closing = self._closing, []
         for callback in closing:
             callback()
 
 
 def _ignore(_: int) -> None:
+    """Do nothing, because the connection has already ended."""
+
+
+def _let(_: bool) -> None:
     """Do nothing, because the connection has already ended."""
 
 

@@ -71,7 +71,7 @@ from .wire.frames import LENGTH_BYTES, REQUEST_BYTES_MAX, RequestHeader, finish,
 from .wire.primitives import WireError
 from .wire.schema import has_response_field, request_body, response_body
 
-logger = logging.getLogger("headrace.gateway")
+logger = logging.getLogger("headrace.kafka")
 
 #: Maximum number of Produce requests in progress on one connection: Kafka's limit of
 #: max.in.flight.requests.per.connection for idempotent producers.
@@ -344,6 +344,7 @@ class Connection(asyncio.Protocol):
         "_held",
         "_is_draining",
         "_is_ending",
+        "_is_held",
         "_is_muted",
         "_is_reading",
         "_is_stalled",
@@ -371,6 +372,7 @@ class Connection(asyncio.Protocol):
         self.client = Client(host="", listener=listener, broker_id=broker_id, protocol=protocol, answers=shared.answers)
         self.client.hang_up = self.end
         self.client.mute = self.mute
+        self.client.hold = self.hold
         if shared.quotas is not None:
             self.client.quotas = ClientQuotas(shared.quotas)
         self._security = security
@@ -393,6 +395,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         self._is_stalled = False  # True while the client leaves WRITE_BYTES of answers unread
         self._is_draining = self._is_starting = False
+        self._is_held = False  # True while flow control holds the client's requests
         self._is_muted = False  # True while a client over its quota must wait
         self._muted_until = 0.0  # on the event loop's clock
         self._is_ending = False  # True after the client has closed its side, while acks=0 requests are still handled
@@ -562,7 +565,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closing_since >= 0:
             return
-        is_reading = not (self._is_stalled or self._is_muted or self._is_waiting)
+        is_reading = not (self._is_stalled or self._is_muted or self._is_held or self._is_waiting)
         if is_reading and self._frames:
             is_reading = not self._has_more and self._queued < QUEUED_BYTES and not self._budget.is_short
         if is_reading and len(self._buffer) > SMALL_FRAME_BYTES:
@@ -589,7 +592,9 @@ class Connection(asyncio.Protocol):
 
     def _start_waiting(self) -> None:
         frames, requests = self._frames, self._requests
-        while not (self._is_stalled or self._is_draining or self._is_muted) and self._closing_since < 0:
+        while (
+            not (self._is_stalled or self._is_draining or self._is_muted or self._is_held) and self._closing_since < 0
+        ):
             if not frames and (not self._has_more or not self._split() or not frames):
                 break
             is_produce = frames[0].startswith(_PRODUCE)
@@ -643,7 +648,7 @@ class Connection(asyncio.Protocol):
             self._requests.append(request)
             reply = functools.partial(self._answered, request)
             try:
-                if shared.quotas is None or not shared.quotas.measures_work:
+                if shared.quotas is None or not shared.quotas.times_fast:
                     fast(call, header, frame, reply)
                 else:
                     with self._timed(call):
@@ -736,6 +741,17 @@ class Connection(asyncio.Protocol):
             self._is_muted = True
             loop.call_at(self._muted_until, self._unmute)
             self._set_reading()
+
+    def hold(self, is_held: bool) -> None:
+        """Start no further request while ``is_held``, because flow control holds the client's requests."""
+        self._is_held = is_held
+        if self._transport is None or self._closing_since >= 0:
+            return
+        if is_held:
+            self._set_reading()
+        else:
+            self._active = self._shared.now
+            self._start()
 
     def _unmute(self) -> None:
         loop = asyncio.get_running_loop()

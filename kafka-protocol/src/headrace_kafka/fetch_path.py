@@ -21,16 +21,14 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import TopicImage
-from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX
-from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
+from headrace_protos.v1 import common_pb2, fetch_pb2
 
 from .access import READ, TOPIC
 from .budget import FETCH_BYTES_MIN
 from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
 from .errors import kafkas, number
-from .links import Link
 from .produce_path import GRACE_S, endpoints
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
@@ -57,7 +55,7 @@ def fetch(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None
     request = call.message or request_body(Api.FETCH, call.version).read(frame, header.body)
     client = call.client
     if client.fetch is None:
-        client.fetch = FetchPath(client, call.upstream.channels)
+        client.fetch = FetchPath(client, call.upstream.open_fetch)
         client.on_close(client.fetch.close)
     client.fetch.handle(call, header, request, reply)
 
@@ -78,7 +76,7 @@ class _Stream:
 
     __slots__ = ("committed", "link", "positions")
 
-    def __init__(self, link: Link, committed: bool) -> None:
+    def __init__(self, link: Any, committed: bool) -> None:
         self.link = link
         self.committed = committed
         self.positions: dict[tuple[str, int], _Position] = {}
@@ -104,11 +102,12 @@ class _Asking:
 class FetchPath:
     """Handles the Fetch requests of one connection, one after another."""
 
-    __slots__ = ("_channels", "_client", "_in_progress", "_session", "_streams", "bytes_max")
+    __slots__ = ("_client", "_in_progress", "_open", "_session", "_streams", "bytes_max")
 
-    def __init__(self, client: Client, channels: Channels = PLAINTEXT) -> None:
+    def __init__(self, client: Client, open_link: Callable[[Client, str], Any]) -> None:
+        """``open_link`` opens a fetch stream of the client to a broker's address."""
         self._client = client
-        self._channels = channels
+        self._open = open_link
         self._session = FetchSession()
         self._streams: dict[int, _Stream] = {}
         self._in_progress = 0  # requests to brokers
@@ -166,14 +165,7 @@ class FetchPath:
             return stream
         if stream is not None:
             stream.link.close()
-        metadata = self._client.metadata
-        link = Link(
-            address,
-            ChannelPurpose.FETCH,
-            lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch(metadata=metadata),  # type: ignore[no-untyped-call]
-            channels=self._channels,
-        )
-        stream = self._streams[broker_id] = _Stream(link, committed)
+        stream = self._streams[broker_id] = _Stream(self._open(self._client, address), committed)
         return stream
 
     def forget_others(self, brokers: set[int]) -> None:

@@ -25,7 +25,7 @@ from headrace_core.rpc.limits import PARTITIONS_MAX
 
 from .rounds import Rounds
 
-logger = logging.getLogger("headrace.gateway")
+logger = logging.getLogger("headrace.kafka")
 
 #: The callback of a request: it receives the response, or the error that ended the stream before the response. The
 #: error's ``was_sent`` is False if the request certainly had no effect.

@@ -158,6 +158,10 @@ class Streams:
             channels=channels,
         )
 
+    def request(self, acks: int, timeout_ms: int) -> Any:
+        """A new request without partitions."""
+        return produce_pb2.ProduceRequest(acks=acks, timeout_ms=timeout_ms)  # type: ignore[arg-type]
+
     def is_shared(self, request: Any, *, has_answer: bool) -> bool:
         """Whether the request goes on a stream that connections share."""
         return not self._is_alone and has_answer and request.ByteSize() <= SMALL_BYTES
@@ -217,10 +221,10 @@ def _is_transactional(records: Any) -> bool:
     return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & _TRANSACTIONAL_BIT)
 
 
-def _streams_of(call: Call) -> Streams:
-    streams: Streams | None = call.client.produce
+def _streams_of(call: Call) -> Any:
+    streams = call.client.produce
     if streams is None:
-        streams = call.client.produce = Streams(call.client, call.upstream.produce, call.upstream.channels)
+        streams = call.client.produce = call.upstream.open_produce(call.client)
     return streams
 
 
@@ -377,7 +381,7 @@ class _Produce:
             return
         streams = _streams_of(call)
         timeout_ms = min(max(request.timeout, 0), TIMEOUT_MS_MAX)
-        asked = produce_pb2.ProduceRequest(acks=acks, timeout_ms=timeout_ms)  # type: ignore[arg-type]
+        asked = streams.request(acks, timeout_ms)
         if request.transactional_id is not None:
             asked.transactional_id = request.transactional_id
             asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1

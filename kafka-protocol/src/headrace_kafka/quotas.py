@@ -72,6 +72,11 @@ class Quotas:
         return bool(self._defaults) or bool(self._security().quotas)
 
     @property
+    def times_fast(self) -> bool:
+        """Whether the connection must time Produce and Fetch requests, too."""
+        return self.measures_work
+
+    @property
     def measures_work(self) -> bool:
         """Whether any client has a quota of time, so that requests must be timed."""
         return self.has_any and REQUEST_PERCENTAGE in self.manager().table.keys

@@ -11,7 +11,7 @@ from headrace_core.config.server_keys import SERVER
 from headrace_core.connections import AddressLimits
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
-from headrace_core.node.listeners import ListenerAddress, check_advertised, parse_listeners
+from headrace_core.node.listeners import ListenerAddress, check_advertised, parse_listeners, speaks_kafka
 from headrace_core.security.protocols import KEY, SecurityProtocol, parse_protocol_map
 
 QUEUED_BYTES = 64 * 1024 * 1024  #: The limit for queued.max.request.bytes=-1, which means no limit in Kafka.
@@ -65,6 +65,20 @@ class GatewaySettings:
             addresses=AddressLimits.of(values),
             request_bytes_max=config.given.get("socket.request.max.bytes", REQUEST_BYTES),
             **fields_from(cls, values),
+        )
+
+    @classmethod
+    def of_broker(cls, config: NodeConfig) -> GatewaySettings:
+        """Derive the settings of a broker's listeners for Kafka's clients."""
+        listeners = tuple(each for each in config.listeners if speaks_kafka(each.name))
+        return cls(
+            listeners=listeners,
+            advertised=tuple(each for each in config.advertised if speaks_kafka(each.name)),
+            broker_ports={},
+            protocols={each.name: config.protocols[each.name] for each in listeners},
+            addresses=AddressLimits.of(config.values),
+            request_bytes_max=config.given.get("socket.request.max.bytes", REQUEST_BYTES),
+            **fields_from(cls, config.values),
         )
 
 

@@ -29,10 +29,11 @@ from headrace_core.membership.node_links import NodeLinks
 from headrace_core.rpc.channel import PLAINTEXT, REPLACED_S, ChannelPurpose, Channels
 from headrace_core.rpc.limits import RequestCheck
 from headrace_core.rpc.status import error_from_rpc
+from headrace_protos.v1 import fetch_pb2_grpc
 
 from .client import BOOTSTRAP, Client
 from .cluster import Cluster
-from .links import SharedLinks
+from .links import Link, SharedLinks
 from .tracing import GatewayTraces
 
 CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
@@ -61,12 +62,12 @@ class Upstream:
     def __init__(
         self,
         cluster: Cluster,
-        produce: SharedLinks,
+        produce: SharedLinks | None,
         channels: Channels = PLAINTEXT,
         traces: GatewayTraces | None = None,
     ) -> None:
-        """``produce``: the streams for Produce requests that connections share. ``channels`` opens the channels.
-        ``traces``: None if the gateway exports no traces."""
+        """``produce``: the streams for Produce requests that connections share; None if there are none. ``channels``
+        opens the channels. ``traces``: None if the gateway exports no traces."""
         self.produce = produce
         self.traces = traces
         self.channels = channels
@@ -75,6 +76,23 @@ class Upstream:
 
     async def close(self) -> None:
         await self._pools.close()
+
+    def open_produce(self, client: Client) -> Any:
+        """The way of a client's Produce requests to the leaders."""
+        from .produce_path import Streams
+
+        assert self.produce is not None
+        return Streams(client, self.produce, self.channels)
+
+    def open_fetch(self, client: Client, address: str) -> Any:
+        """The way of a client's Fetch requests to the broker at ``address``."""
+        metadata = client.metadata
+        return Link(
+            address,
+            ChannelPurpose.FETCH,
+            lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch(metadata=metadata),  # type: ignore[no-untyped-call]
+            channels=self.channels,
+        )
 
     async def any_broker(self, client: Client, stub: Stub, method: str, request: Any, timeout_ms: float) -> Any:
         """Call an unfenced broker, preferably the broker whose port the client uses. Call another broker only if the
@@ -137,7 +155,7 @@ class Upstream:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise RequestTimedOutError(f"{method}: timed out before the request was sent")
-        _check(method, stub, request)
+        check(method, stub, request)
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools[address] = _Pool(address, self.channels)
@@ -211,7 +229,7 @@ def _is_loading(answer: Any) -> bool:
     return hasattr(answer, "error") and bool(answer.error.code == CoordinatorLoadInProgressError.number)
 
 
-def _check(method: str, stub: Stub, request: Any) -> None:
+def check(method: str, stub: Stub, request: Any) -> None:
     """Raise an error for a request that a node would refuse because of its size. A node stops reading a connection for
     some time after a request that is too large, and other clients share the connection. Raises InvalidRequestError."""
     if request.ByteSize() <= CHECKED_BYTES:

@@ -13,7 +13,7 @@ from .model import Kind, Metric, Source
 BROKER = ("broker",)
 CONTROLLER = ("controller",)
 COORDINATOR = ("coordinator",)
-GATEWAY = ("gateway",)
+GATEWAY = ("gateway", "broker")
 REGISTRY = ("registry",)
 GRPC = ("controller", "broker", "coordinator")
 FOLLOWERS = ("broker", "coordinator", "gateway")

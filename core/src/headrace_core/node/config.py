@@ -18,6 +18,7 @@ from .listeners import (
     parse_addresses,
     parse_listeners,
     parse_voters,
+    speaks_kafka,
 )
 from .properties import Properties
 
@@ -74,6 +75,11 @@ class NodeConfig:
         listeners = () if is_http else parse_listeners(values["listeners"])
         if not is_http and not any(listener.name == INTERNAL for listener in listeners):
             raise InvalidConfigError("listeners: no internal listener; add one, such as internal://127.0.0.1:19095")
+        kafka = next((each for each in listeners if speaks_kafka(each.name)), None)
+        if kafka is not None and role != "broker":
+            raise InvalidConfigError(
+                f"listeners={kafka}: only brokers speak Kafka's protocol, not a {role}; leave it out"
+            )
         wanted = () if is_http else parse_listeners(values["advertised.listeners"], key="advertised.listeners")
         check_advertised(listeners, wanted)
         names = [listener.name for listener in listeners]

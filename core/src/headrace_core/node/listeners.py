@@ -4,8 +4,9 @@ The listener *client* is for clients, and the listener *internal* is only for ot
 for clients that reach the nodes by other addresses, for example from outside a network of containers. Metadata
 responses on the external listener have the external addresses. Further listeners for clients have names that begin with
 client or external, such as *clientsasl*: these listeners serve the same clients with another security protocol. The
-listener *gateway* serves the calls that gateways forward for their clients. Controllers have only the listeners client
-and internal. Port 0 means any free port, which the node then advertises.
+listener *gateway* serves the calls that gateways forward for their clients. A listener whose name begins with kafka
+speaks Kafka's protocol, and only brokers have it. Controllers have only the listeners client and internal. Port 0 means
+any free port, which the node then advertises.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ CLIENT = "client"
 INTERNAL = "internal"
 EXTERNAL = "external"
 GATEWAY = "gateway"
+KAFKA = "kafka"
 
 _ADDRESS = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})\Z")
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})\Z")
@@ -57,6 +59,12 @@ def serves_clients(name: str) -> bool:
     return name.startswith((CLIENT, EXTERNAL))
 
 
+def speaks_kafka(name: str) -> bool:
+    """Whether the listener of this name is for Kafka's clients, in Kafka's protocol. Only brokers have such
+    listeners."""
+    return name.startswith(KAFKA)
+
+
 def parse_listeners(
     items: Iterable[str], *, key: str = "listeners", any_name: bool = False
 ) -> tuple[ListenerAddress, ...]:
@@ -69,11 +77,11 @@ def parse_listeners(
             example = "PLAINTEXT://127.0.0.1:9092" if any_name else "client://127.0.0.1:9095"
             raise InvalidConfigError(f"{key}={item}: write name://host:port, such as {example}")
         name = match["name"].upper() if any_name else match["name"].lower()
-        if not any_name and not serves_clients(name) and name not in (INTERNAL, GATEWAY):
+        if not any_name and not _is_known(name):
             raise InvalidConfigError(
                 f"{key}={item}: unknown listener name {match['name']}; must be client (for clients), external (for "
-                "clients outside of the nodes' network), a longer name that begins like these, such as clientsasl, "
-                "gateway (for gateways) or internal (for nodes)"
+                "clients outside of the nodes' network), kafka (for Kafka's clients), a longer name that begins like "
+                "these, such as clientsasl, gateway (for gateways) or internal (for nodes)"
             )
         if any(other.name == name for other in found):
             raise InvalidConfigError(f"{key}={item}: listener {name} is given twice")
@@ -82,6 +90,10 @@ def parse_listeners(
     if len(set(ports)) != len(ports):
         raise InvalidConfigError(f"{key}={','.join(map(str, found))}: two listeners have the same address")
     return tuple(found)
+
+
+def _is_known(name: str) -> bool:
+    return serves_clients(name) or speaks_kafka(name) or name in (INTERNAL, GATEWAY)
 
 
 def check_port(key: str, item: str, text: str) -> int:

@@ -31,7 +31,7 @@ from ..security.principal import Principal
 from ..security.protocols import NODE_LISTENERS, SecurityProtocol
 from ..security.tls import TlsSettings, TlsSource, set_ciphers
 from .config import NodeConfig
-from .listeners import INTERNAL, serves_clients
+from .listeners import INTERNAL, serves_clients, speaks_kafka
 
 logger = logging.getLogger("headrace.security")
 
@@ -60,8 +60,13 @@ class NodeSecurity:
     without security."""
 
     def __init__(self, config: NodeConfig) -> None:
-        """Read keys and certificates. Raises InvalidConfigError, which names the listener, the key and the file."""
-        self.listeners = {name: _listener(config, name, protocol) for name, protocol in config.protocols.items()}
+        """Read keys and certificates of the gRPC listeners. Raises InvalidConfigError, which names the listener, the
+        key and the file."""
+        self.listeners = {
+            name: _listener(config, name, protocol)
+            for name, protocol in config.protocols.items()
+            if not speaks_kafka(name)
+        }
         self._config = config
         self._addresses = AddressLimits.of(config.values)
         self._image: Callable[[], MetadataImage] = lambda: MetadataImage()

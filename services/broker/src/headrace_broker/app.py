@@ -21,7 +21,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_core.clock import SystemClock
 from headrace_core.config import LONG_MAX
@@ -43,7 +43,7 @@ from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, GATEWAY, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, GATEWAY, INTERNAL, ListenerAddress, advertised, speaks_kafka
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -102,6 +102,9 @@ from .storage import Storage
 from .tracing import BrokerTraces
 from .upkeep.upkeep import Upkeep
 from .verifier import Verifier
+
+if TYPE_CHECKING:
+    from .kafka.door import KafkaDoor
 
 logger = logging.getLogger("headrace.broker")
 
@@ -260,6 +263,7 @@ class Broker:
         self.storage.failed.subscribe(lambda *_: self._report_offline_directories())
 
         self._listeners: dict[str, Listener] = {}
+        self._kafka: KafkaDoor | None = None  # the listeners for Kafka's clients, if there are any
         self._addresses: tuple[ListenerAddress, ...] = ()
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
@@ -324,6 +328,8 @@ class Broker:
         await self._tasks.unless_failed(session.wait_unfenced())
         await self._tasks.unless_failed(self._applied_unfenced())
         self._serve_or_not()
+        if self._kafka is not None:
+            await self._kafka.open(self._tasks)
         for listener in self._listeners.values():
             await listener.serving(True)
         self._tasks.start(self._housekeeping(), "housekeeping")
@@ -416,6 +422,8 @@ class Broker:
         node = NodeService("broker", lambda: context.broker_id, lambda: self.identity.cluster_id, self.clock)
         bound = []
         for wanted in config.listeners:
+            if speaks_kafka(wanted.name):
+                continue
             most = self.context.limits.request_bytes_max + OVERHEAD_BYTES
             listener = Listener(
                 wanted.name,
@@ -437,6 +445,12 @@ class Broker:
             self._exporter.add_calls(listener.calls)
             self._listeners[wanted.name] = listener
             bound.append(ListenerAddress(wanted.name, wanted.host, port))
+        if any(speaks_kafka(each.name) for each in config.listeners):
+            from .kafka.door import KafkaDoor
+
+            services = _by_stub([*for_clients, metadata(CLIENT)])
+            self._kafka = KafkaDoor(config, context, self._security, services, self._exporter)
+            bound += await self._kafka.bind()
         self._addresses = tuple(bound)
 
     async def _register(self, metas: list[MetaProperties]) -> BrokerSession:
@@ -580,6 +594,8 @@ class Broker:
             await listener.serving(False)
         if at_once:
             self._stopping = True
+            if self._kafka is not None:
+                await self._kafka.close(at_once=True)
             await asyncio.gather(*(listener.stop(0) for listener in self._listeners.values()))
         else:
             await self._leave_cluster()
@@ -587,6 +603,9 @@ class Broker:
         self.partitions.refusal = ServerShuttingDownError("the broker is shutting down; refresh the metadata")
         if not at_once:
             await self._drain()
+        if self._kafka is not None:
+            await self._kafka.drain()
+            await self._kafka.close(at_once=at_once)
         ending = ServerShuttingDownError("the broker is shutting down; connect again")
         self.context.end_streams(ending)
         high_watermarks = self.partitions.high_watermarks()
@@ -635,6 +654,25 @@ class Broker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await drained.wait()
+
+
+def _by_stub(services: list[tuple[Any, Any, str]]) -> dict[Any, Any]:
+    """The servicers by the class of their stubs."""
+    modules = (
+        admin_pb2_grpc,
+        metadata_pb2_grpc,
+        offsets_pb2_grpc,
+        produce_pb2_grpc,
+        security_pb2_grpc,
+        transactions_pb2_grpc,
+    )
+    found = {name.rpartition(".")[2]: servicer for _, servicer, name in services}
+    return {
+        stub: servicer
+        for name, servicer in found.items()
+        for module in modules
+        if (stub := getattr(module, f"{name}Stub", None)) is not None
+    }
 
 
 def _flush_interval_ms(values: Mapping[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
@@ -12,7 +12,6 @@ from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.quotas import QuotaManager
-from headrace_core.rpc.streams import ServerStream
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .controller_link import REQUEST_TIMEOUT_MS
@@ -74,6 +73,13 @@ class BrokerMetrics:
         self.client_times, self.internal_times = CallTimes(CLIENT), CallTimes(INTERNAL)
 
 
+class OpenStream(Protocol):
+    """A stream of gRPC, or of a connection of Kafka's clients."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the stream with an error."""
+
+
 class FetchesOfStream(Protocol):
     """The fetch requests of one stream."""
 
@@ -105,7 +111,7 @@ class BrokerContext:
     quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
     connections: NewConnections = field(init=False)  #: The quota of new connections.
     #: All open streams: for produce and fetch requests of clients and coordinators, for replication, and for markers.
-    streams: set[ServerStream[Any, Any]] = field(default_factory=set)
+    streams: set[OpenStream] = field(default_factory=set)
     client_streams: int = 0  #: Number of open produce and fetch streams of clients.
     fetches: set[FetchesOfStream] = field(default_factory=set)  #: All open fetch streams.
 

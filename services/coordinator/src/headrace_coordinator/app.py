@@ -205,6 +205,10 @@ class Coordinator:
             self.current_shards, self.transactions, self._offsets, self._producer_ids, self._traces
         )
         timeout_ms = self.config.values["request.timeout.ms"]
+        for_clients = [
+            (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),
+            (transactions_pb2_grpc.add_TransactionsServicer_to_server, transactions, "headrace.v1.Transactions"),
+        ]
         served: dict[str, list[tuple[Any, Any, str]]] = {
             INTERNAL: [
                 (
@@ -217,13 +221,13 @@ class Coordinator:
                     TransactionMarkersService(self.current_shards),
                     "headrace.v1.TransactionMarkers",
                 ),
+                *for_clients,  # for brokers, which call for Kafka's clients
             ]
         }
         for name in (each.name for each in self.config.listeners if each.name != INTERNAL):
             metadata = MetadataService(self.metadata, timeout_ms=timeout_ms, listener=name)
             served[name] = [
-                (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),
-                (transactions_pb2_grpc.add_TransactionsServicer_to_server, transactions, "headrace.v1.Transactions"),
+                *for_clients,
                 (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
             ]
         node = NodeService(

@@ -33,6 +33,7 @@ from headrace_core.rpc.server import Listener
 from headrace_core.security.sasl.mechanisms import Mechanisms
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_kafka.cluster import Cluster, GatewayEntry
+from headrace_kafka.collector import KafkaCollector
 from headrace_kafka.connection import SWEEP_S, Connections
 from headrace_kafka.handlers.table import FAST, HANDLERS
 from headrace_kafka.produce_path import shared_links
@@ -44,7 +45,6 @@ from headrace_kafka.upstream import Upstream
 from headrace_kafka.wire.apis import Api
 from headrace_kafka.wire.schema import prepare
 
-from .collector import GatewayCollector
 from .directory import Announcer
 from .listeners import Listeners
 
@@ -100,7 +100,7 @@ class Gateway:
             "gateway", lambda: config.node_id, config.values, events=self.events, metrics=self.metrics
         )
         self._exporter.add_calls(self.connections.calls)
-        self._exporter.add(GatewayCollector(self.connections).collect)
+        self._exporter.add(KafkaCollector(self.connections).collect)
         self._tasks = NodeTasks("gateway")
         self._is_current = False  # True once the metadata is current: from then on every change is applied
         self._is_listening = False

@@ -47,7 +47,8 @@ class LocalCluster(Face):
     existing cluster in ``data`` keeps its number of nodes; a new cluster gets three brokers and three controllers. The
     topics of a cluster with three brokers have three replicas, and acks=all needs at least two in-sync replicas.
     ``coordinators``: number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a
-    coordinator. The cheapest cluster has one broker, one controller and ``coordinators=0``. ``gateways``: number of
+    coordinator. The cheapest cluster has one broker, one controller and ``coordinators=0``. ``kafka``: True for brokers
+    that listen for Kafka's clients too, on free ports (``kafka_bootstrap_servers``). ``gateways``: number of
     gateways for Kafka's clients, on free ports (``kafka_bootstrap_servers``); default: none. ``registries``: number of
     replicas of the schema registry, on free ports (``registry_urls``); default: none. ``console``: True for a console
     on a free port (``console_url``).
@@ -80,6 +81,7 @@ class LocalCluster(Face):
         port: int | None = None,
         config: Mapping[str, Any] | None = None,
         *,
+        kafka: bool | None = None,
         gateways: int | None = None,
         registries: int | None = None,
         console: bool | None = None,
@@ -102,6 +104,7 @@ class LocalCluster(Face):
             brokers=brokers,
             controllers=controllers,
             coordinators=coordinators,
+            kafka=kafka,
             gateways=gateways,
             registries=registries,
             console=console,
@@ -199,8 +202,8 @@ class LocalCluster(Face):
 
     @property
     def kafka_bootstrap_servers(self) -> str:
-        """The address ``host:port`` of each gateway, separated by commas: the value for ``bootstrap.servers`` of
-        Kafka's clients; empty without a gateway."""
+        """The address ``host:port`` of each broker for Kafka's clients, separated by commas: the value for their
+        ``bootstrap.servers``; empty without ``kafka=True``."""
         self._running()
         return self._kafka_bootstrap_servers
 

@@ -35,6 +35,7 @@ HOST = "127.0.0.1"
 DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
+KAFKA_PORT = 9092  #: Broker N of `up` listens for Kafka's clients on KAFKA_PORT + N - 1, unless this port is taken.
 GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT + N - 1, unless this port is taken.
 #: Port of Confluent's registry: replica N of `up` listens on REGISTRY_PORT + N - 1, unless this port is taken.
 REGISTRY_PORT = 8081
@@ -56,6 +57,9 @@ class Topology:
     port of the first node of the role; the role's other nodes get the next free ports. A port of 0 or None means any
     free ports. ``console``: True for a console, whose port is ``console_port`` or the next free one.
 
+    ``kafka``: whether the brokers listen for Kafka's clients; ``kafka_port``: the port of broker 1, and of broker N the
+    N-th free port from there.
+
     ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:
     whether the nodes encrypt and authenticate, which a running cluster cannot change. ``racks``: names of racks, which
     the brokers, coordinators and gateways take in turn; consumers then read from the replica in their rack. Without
@@ -70,6 +74,8 @@ class Topology:
     console: bool | None = None
     port: int | None = None
     gateway_port: int | None = None
+    kafka: bool | None = None
+    kafka_port: int | None = None
     registry_port: int | None = None
     console_port: int | None = None
     config: Mapping[str, str] | None = None
@@ -98,6 +104,7 @@ class Topology:
         for name, port in (
             ("port", self.port),
             ("gateway_port", self.gateway_port),
+            ("kafka_port", self.kafka_port),
             ("registry_port", self.registry_port),
             ("console_port", self.console_port),
         ):
@@ -151,7 +158,7 @@ class ClusterDirectory:
 
     def ps(self) -> list[dict[str, Any]]:
         """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs", "metrics"}]``, controllers
-        first."""
+        first. A broker also has "kafka", its address for Kafka's clients, or None."""
         return [
             {
                 "role": node.role,
@@ -160,6 +167,7 @@ class ClusterDirectory:
                 "address": node.address,
                 "data_dirs": list(node.data_dirs),
                 "metrics": node.metrics_url,
+                **({"kafka": node.kafka_address} if node.role == "broker" else {}),
             }
             for node in self.state().nodes
         ]
@@ -323,7 +331,7 @@ class ClusterDirectory:
             secure=bool(wanted.secure),
             racks=tuple(wanted.racks or ()),
         )
-        return self._with_edge(state, wanted)
+        return self._with_edge(self._with_kafka(state, wanted), wanted)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
         """The state of an existing cluster after the overrides and added nodes in ``wanted``; fewer nodes, or another
@@ -358,6 +366,7 @@ class ClusterDirectory:
         if wanted.racks is not None:
             state = replace(state, racks=tuple(wanted.racks))
         state = self._with_more(state, "broker", wanted.brokers or 0)
+        state = self._with_kafka(state, wanted)
         state = self._with_more(state, "coordinator", wanted.coordinators or 0)
         state = self._with_edge(state, wanted)
         if wanted.controllers is None or wanted.controllers == len(state.of_role("controller")):
@@ -366,6 +375,24 @@ class ClusterDirectory:
         return growing.with_controllers(
             state, wanted.controllers, self._node, lambda count: ports.pick(count, avoid=taken)
         )
+
+    def _with_kafka(self, state: ClusterState, wanted: Topology) -> ClusterState:
+        """Give each broker a port for Kafka's clients, or none, as ``wanted`` says. Brokers keep the ports that they
+        have; without a wish, new brokers do as the old ones."""
+        brokers = state.of_role("broker")
+        if wanted.kafka is False:
+            bare = [replace(node, kafka_port=0) for node in brokers]
+        elif wanted.kafka or any(node.kafka_port for node in brokers):
+            new = [node for node in brokers if not node.kafka_port]
+            taken = [port for node in state.nodes for port in node.all_ports]
+            first = wanted.kafka_port or next((node.kafka_port for node in brokers if node.kafka_port), 0)
+            found = _near(first, len(new), avoid=taken) if first else ports.pick(len(new), avoid=taken)
+            bare = [replace(node, kafka_port=port) for node, port in zip(new, found, strict=True)]
+        else:
+            return state
+        for node in bare:
+            state = state.with_node(node)
+        return state
 
     def _with_edge(self, state: ClusterState, wanted: Topology) -> ClusterState:
         """Add the gateways, the registry's replicas and the console that ``wanted`` requests. Raises

@@ -120,6 +120,8 @@ def _listeners(state: ClusterState, node: Node) -> dict[str, str]:
             "kafka.listeners": f"{'SASL_SSL' if state.secure else 'PLAINTEXT'}://{node.host}:{node.port}",
         }
     listeners = f"client://{node.host}:{node.port},{internal}"
+    if node.kafka_address:
+        listeners += f",kafka://{node.kafka_address}"
     if state.secure and node.role in ("broker", "coordinator"):
         listeners += f",gateway://{node.host}:0"
     return {"listeners": listeners}

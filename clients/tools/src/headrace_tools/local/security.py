@@ -130,7 +130,7 @@ def _write_client_properties(directory: Path, bootstrap_servers: str) -> None:
     path = client_properties_path(directory)
     lines = [
         "# Clients of this cluster: Producer.from_properties(path), headrace --command-config; and Kafka's tools, with",
-        "# --bootstrap-server and the address of a gateway.",
+        "# --bootstrap-server and a broker's Kafka address (headrace ps).",
         f"bootstrap.servers={bootstrap_servers}",
         *(f"{key}={value}" for key, value in client_keys(directory).items()),
     ]
@@ -168,7 +168,7 @@ def _login(directory: Path, user: str, secret: str) -> dict[str, str]:
 
 def node_keys(directory: Path, state: ClusterState, node: Node) -> dict[str, str]:
     """The keys of security in a node's configuration."""
-    protocols = {"client": "SASL_SSL", "internal": "SSL", "gateway": "SSL", "SASL_SSL": "SASL_SSL"}
+    protocols = {"client": "SASL_SSL", "internal": "SSL", "gateway": "SSL", "SASL_SSL": "SASL_SSL", "kafka": "SASL_SSL"}
     keys = {
         "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in protocols.items()),
         "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
@@ -176,6 +176,7 @@ def node_keys(directory: Path, state: ClusterState, node: Node) -> dict[str, str
         "ssl.truststore.location": str(directory_of(directory) / "ca.pem"),
         "ssl.client.auth": "required",  # nodes and HTTP; clients authenticate with SASL
         "listener.name.client.ssl.client.auth": "none",
+        "listener.name.kafka.ssl.client.auth": "none",
         "listener.name.sasl_ssl.ssl.client.auth": "none",
         "ssl.principal.mapping.rules": MAPPING_RULES,
         "authorizer.class.name": "StandardAuthorizer",

@@ -70,6 +70,7 @@ class Node:
     joining: bool = False
     metrics_port: int = 0  #: The port of /metrics; 0 before the node's first start.
     secure: bool = False  #: Whether the node's listeners use TLS and authenticate clients.
+    kafka_port: int = 0  #: The port of a broker's listener for Kafka's clients; 0: none.
 
     @property
     def name(self) -> str:
@@ -81,6 +82,11 @@ class Node:
         return f"{self._scheme if self.is_http else ''}{self.host}:{self.port}"
 
     @property
+    def kafka_address(self) -> str | None:
+        """host:port of a broker's listener for Kafka's clients; None: the node has none."""
+        return f"{self.host}:{self.kafka_port}" if self.kafka_port else None
+
+    @property
     def metrics_url(self) -> str | None:
         """The URL of the node's metrics; None before the node's first start with a release that has metrics."""
         return f"{self._scheme}{self.host}:{self.metrics_port}/metrics" if self.metrics_port else None
@@ -88,7 +94,7 @@ class Node:
     @property
     def all_ports(self) -> tuple[int, ...]:
         """Every port that the node binds."""
-        return tuple(port for port in (self.port, self.internal_port, self.metrics_port) if port)
+        return tuple(port for port in (self.port, self.internal_port, self.metrics_port, self.kafka_port) if port)
 
     @property
     def _scheme(self) -> str:
@@ -168,8 +174,9 @@ class ClusterState:
 
     @property
     def kafka_bootstrap_servers(self) -> str:
-        """The gateways' addresses for Kafka's clients; empty without a gateway."""
-        return ",".join(node.address for node in self.of_role("gateway"))
+        """The brokers' addresses for Kafka's clients, or the gateways'; empty if the cluster serves no Kafka client."""
+        found = [node.kafka_address for node in self.of_role("broker") if node.kafka_address]
+        return ",".join(found or [node.address for node in self.of_role("gateway")])
 
     @property
     def registry_urls(self) -> str:
@@ -210,6 +217,7 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
                 joining=bool(node.get("joining", False)),
                 secure=bool(node.get("secure", False)),
                 metrics_port=int(node.get("metrics_port", 0)),
+                kafka_port=int(node.get("kafka_port", 0)),
             )
             for node in document["nodes"]
         )

@@ -201,6 +201,7 @@ class FetchStream(StreamHandler[Any]):
         "_replicas",
         "_requests",
         "_requests_bytes",
+        "_response",
         "_session",
         "_started_s",
         "_stream",
@@ -218,10 +219,12 @@ class FetchStream(StreamHandler[Any]):
         limits: ClientLimits | None = None,
         *,
         only_shards: bool = False,
+        response: Callable[..., Any] = fetch_pb2.FetchResponse,
     ) -> None:
         """``limits``: the quotas of the stream's client; None: no quotas. ``only_shards``: only the topics of the
-        coordinators may be read."""
+        coordinators may be read. ``response``: the class of the answers."""
         self._broker = broker
+        self._response = response
         self._only_shards = only_shards
         self._flow = StreamFlow(broker.flow, limits, lambda: None, self._pump)
         self._times = broker.metrics.client_times.of("Fetch")
@@ -464,7 +467,7 @@ class FetchStream(StreamHandler[Any]):
         return pieces, size, is_cold or bool(cold)
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
-        response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
+        response = self._response(correlation_id=request.correlation_id, results=self._refused)
         total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
         tell = response.results.add  # build results in place: adding a finished message would copy its records

@@ -1,13 +1,14 @@
-"""The gateway's metrics: connections and bytes of Kafka clients. Times of requests are in ``Connections.calls``."""
+"""Metrics of Kafka's clients: connections and bytes. Times of requests are in ``Connections.calls``."""
 
 from __future__ import annotations
 
 from headrace_core.metrics import catalog
 from headrace_core.metrics.model import Row, Rows
-from headrace_kafka.connection import Connections
+
+from .connection import Connections
 
 
-class GatewayCollector:
+class KafkaCollector:
     """``collect`` yields the rows of a scrape."""
 
     def __init__(self, connections: Connections) -> None:

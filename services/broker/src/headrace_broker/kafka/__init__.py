@@ -1,0 +1,1 @@
+"""The broker's door for Kafka's clients (headrace_kafka speaks their protocol)."""
