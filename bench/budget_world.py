@@ -59,7 +59,7 @@ class World:
         cluster = stack.enter_context(
             LocalCluster(
                 coordinators=1,
-                gateways=1,
+                kafka=True,
                 data=directory / "cluster",
                 # The scrubber would read the data of earlier paths at unpredictable times.
                 config={"transaction.state.log.num.partitions": 1, "log.scrub.bytes.per.second": 0},

@@ -125,7 +125,7 @@ def main() -> int:
     acks = "1" if asked.replicas == 1 else "all"
     warm_up_s = SMOKE_WARM_UP_S if asked.smoke else WARM_UP_S
     with (
-        LocalCluster(brokers=asked.replicas, controllers=1, coordinators=1, gateways=1, data=directory) as cluster,
+        LocalCluster(brokers=asked.replicas, controllers=1, coordinators=1, kafka=True, data=directory) as cluster,
         KafkaNode(WORK / "kafka-gateway", nodes=asked.replicas, warm_up_s=warm_up_s) as kafka,
     ):
         kafka.warm()

@@ -447,7 +447,7 @@ def running(name: str, seconds: float) -> Iterator[LocalCluster]:
     """A cluster whose flooded topic has enough records for a client that fetches for ``seconds``."""
     data = WORK / name
     shutil.rmtree(data, ignore_errors=True)
-    with LocalCluster(data=data, brokers=1, controllers=1, coordinators=1, gateways=1) as cluster:
+    with LocalCluster(data=data, brokers=1, controllers=1, coordinators=1, kafka=True) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([FLOODED, BESIDE], timeout=60)
             rates: dict[str, float | None] = {"producer_byte_rate": RATE, "consumer_byte_rate": RATE}

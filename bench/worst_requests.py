@@ -488,7 +488,7 @@ def main() -> int:
     watch = LoopWatch()
     watch.install()
     with LocalCluster(
-        brokers=1, controllers=1, coordinators=1, gateways=1, registries=1, console=True, mode="inprocess"
+        brokers=1, controllers=1, coordinators=1, kafka=True, registries=1, console=True, mode="inprocess"
     ) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(TOPIC, partitions=PARTITIONS)])

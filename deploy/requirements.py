@@ -20,7 +20,6 @@ IMAGES = {
         "services/controller": (),
         "services/broker": (),
         "services/coordinator": (),
-        "services/gateway": (),
         "clients/python": ("zstd", "snappy"),
         "clients/tools": (),
     },

@@ -80,7 +80,7 @@ def main(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     jars = fetch_jars(directory / "jars")
     with (
-        LocalCluster(brokers=3, controllers=1, gateways=1) as cluster,
+        LocalCluster(brokers=3, controllers=1, kafka=True) as cluster,
         Postgres(directory / "postgres.log") as postgres,
         Worker(jars, directory, cluster.kafka_bootstrap_servers) as worker,
     ):

@@ -3,7 +3,7 @@
 `HEADRACE_TEST_SEED=N` gives a run other random choices (`make search` does); a failed test prints its own seed.
 
 A folder named like one of ``NEEDS`` holds tests that need it, and is only collected when the command line names a
-folder or file of that name: `tools/test.sh tests/integration/gateway/kafka`.
+folder or file of that name: `tools/test.sh tests/integration/kafka_protocol/kafka`.
 """
 
 from __future__ import annotations

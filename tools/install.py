@@ -42,7 +42,6 @@ DISTRIBUTIONS = {
     "services/controller": "",
     "services/broker": "",
     "services/coordinator": "",
-    "services/gateway": "",
     "services/registry": "",
     "services/console": "",
     "clients/python": "[arrow,zstd,snappy,schemas]",

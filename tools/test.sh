@@ -25,7 +25,7 @@ case "${1:-}" in
       tests/integration/client/test_{group_consumers,transactions,read_committed_logs,producer_over_failovers}.py
       tests/integration/console/test_console_pages.py tests/integration/contract
       tests/integration/coordinator/test_{coordinator_process,transactions_process}.py
-      tests/integration/gateway/test_{gateway_clients,fetch_answers,refused_requests}.py
+      tests/integration/kafka_protocol/test_{clients,fetch_answers,refused_requests}.py
       tests/integration/interop/test_bare_grpc_client.py tests/integration/pipelines/test_orders.py
       tests/integration/registry/test_registry_nodes.py tests/integration/schemas/test_clients_and_a_registry.py
       tests/integration/security/test_{access_matrix,attacks,secure_cluster}.py

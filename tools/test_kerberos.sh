@@ -17,4 +17,4 @@ if ! { has krb5kdc && has kadmin.local && has kinit && has krb5-config && has fa
 fi
 .venv/bin/python -c 'import gssapi' 2>/dev/null || .venv/bin/pip install -q -c constraints.txt gssapi
 exec .venv/bin/python -m pytest -p no:xdist tests/integration/security/kerberos/test_kerberos_exchange.py \
-  tests/integration/security/kerberos/test_kerberos_cluster.py tests/integration/gateway/kerberos/test_kerberos_clients.py "$@"
+  tests/integration/security/kerberos/test_kerberos_cluster.py tests/integration/kafka_protocol/kerberos/test_kerberos_clients.py "$@"

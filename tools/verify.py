@@ -64,7 +64,9 @@ SHARDS = (
     Shard("long-marks", _tests("-m", "long", "tests/integration", "tests/system"), 3600),
     Shard("long-spark", _alone(f"{_SPARK}/long"), 5400),
     Shard(
-        "long", _alone("tests/docs/long", "tests/integration/pipelines/long", "tests/integration/gateway/long"), 3600
+        "long",
+        _alone("tests/docs/long", "tests/integration/pipelines/long", "tests/integration/kafka_protocol/long"),
+        3600,
     ),
     Shard("spark-kills", _alone(f"{_SPARK}/long/test_spark_kills.py", HEADRACE_SPARK_KILLS="40"), 7200),
     Shard("fraud", _alone("-m", "", f"{_SPARK}/test_fraud.py", "-k", "flat", HEADRACE_FRAUD_MINUTES="60"), 4800),

@@ -28,7 +28,6 @@ EDGE = re.compile(
     | core/src/headrace_core/node/(sasl_sessions|security)\.py  # the service Authentication; a node's credentials
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
-    | services/gateway/src/headrace_gateway/.*
     | kafka-protocol/src/headrace_kafka/(?!wire/).*   # it translates, but for Kafka's bytes
     | services/broker/src/headrace_broker/partition/(follower\w*|matching|push_stream)\.py   # messages are data
     | services/broker/src/headrace_broker/replication/follower_\w+\.py   # from broker to broker
@@ -86,7 +85,6 @@ MAY_IMPORT = {
     "headrace_tools": _FORMATS | {"headrace"},
     "headrace_spark": {"headrace_core", "headrace"},
     "headrace_pipelines": {"headrace_core", "headrace", "headrace_tools", "headrace_spark"},
-    "headrace_gateway": _FORMATS | {"headrace_kafka"},
     "headrace_registry": _FORMATS | {"headrace"},
     "headrace_console": _FORMATS | {"headrace", "headrace_tools"},
 }
@@ -142,7 +140,7 @@ SERVICES = {
     "headrace_broker",
     "headrace_controller",
     "headrace_coordinator",
-    "headrace_gateway",
+    "headrace_kafka",
     "headrace_registry",
     "headrace_console",
 }

@@ -19,7 +19,7 @@ PARTITIONS = {"plain": 3, "atomic": 1}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, controllers=1, coordinators=1, gateways=1, mode="process") as running:
+    with LocalCluster(brokers=1, controllers=1, coordinators=1, kafka=True, mode="process") as running:
         admin = AdminClient({"bootstrap.servers": running.kafka_bootstrap_servers})
         topics = [NewTopic(name, count, 1) for name, count in PARTITIONS.items()]
         for created in admin.create_topics(topics).values():

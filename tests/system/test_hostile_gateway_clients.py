@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from headrace_gateway.app import Gateway
 
 from headrace import Admin, LocalCluster, NewTopic
-from headrace_gateway.app import Gateway
 from headrace_kafka.wire.apis import Api
 from tests.worlds.kafka_protocol import read_answer, request_frame, running_gateway
 from tests.worlds.waiting import until

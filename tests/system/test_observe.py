@@ -180,7 +180,7 @@ _ONLY_SECURE = ("headrace_certificate_not_after_seconds",)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(controllers=3, brokers=3, coordinators=2, gateways=1, registries=1) as running:
+    with LocalCluster(controllers=3, brokers=3, coordinators=2, kafka=True, registries=1) as running:
         yield running
 
 

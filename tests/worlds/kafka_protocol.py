@@ -1,26 +1,15 @@
-"""Kafka's protocol in tests: frames, a transport in memory, a client that sends single requests, and a gateway beside a
-``LocalCluster(mode="inprocess")``, on the same event loop.
-"""
+"""Kafka's protocol in tests: frames, a transport in memory, and a client that sends single requests to one broker."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import socket
 import ssl
-from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
 
-from headrace import LocalCluster
-from headrace.engine.io_thread import io_thread
-from headrace_core.node.config import NodeConfig
-from headrace_core.node.meta_properties import format_directories
-from headrace_gateway.app import Gateway
 from headrace_kafka.wire.apis import VERSIONS, Api, is_flexible
 from headrace_kafka.wire.frames import finish
 from headrace_kafka.wire.primitives import Cursor, pack_int16, pack_int32, put_string
@@ -135,7 +124,8 @@ class ClosedError(Exception):
 
 
 class KafkaWire:
-    """A connection to ``bootstrap`` (host:port). With ``user``, it authenticates by SASL PLAIN. A context manager."""
+    """A connection to the first address of ``bootstrap``. With ``user``, it authenticates by SASL PLAIN. A context
+    manager."""
 
     def __init__(
         self,
@@ -146,7 +136,7 @@ class KafkaWire:
         tls: ssl.SSLContext | None = None,
         client_id: str = "wire",
     ) -> None:
-        host, _, port = bootstrap.rpartition(":")
+        host, _, port = bootstrap.split(",")[0].rpartition(":")
         self._client_id = client_id
         self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
         if tls is not None:
@@ -187,57 +177,6 @@ class KafkaWire:
         return bytes(data)
 
 
-def gateway_config(cluster: LocalCluster, node_id: int = 1, **more: str) -> NodeConfig:
-    """The configuration of a gateway with free ports; its directory is formatted. ``more``: further keys, with
-    underscores in place of dots."""
-    directory = Path(cluster.directory)
-    state = json.loads((directory / "cluster.json").read_text())
-    data = str(directory / f"gateway-{node_id}")
-    format_directories([data], cluster_id=state["cluster_id"], node_id=node_id, ignore_formatted=True)
-    controllers = [f"127.0.0.1:{node['internal_port']}" for node in state["nodes"] if node["role"] == "controller"]
-    properties = {
-        "node.id": str(node_id),
-        "log.dirs": data,
-        "listeners": "internal://127.0.0.1:0",
-        "kafka.listeners": "PLAINTEXT://127.0.0.1:0",
-        "controller.quorum.bootstrap.servers": ",".join(controllers),
-    }
-    return NodeConfig.from_properties(
-        properties | {key.replace("_", "."): value for key, value in more.items()}, role="gateway"
-    )
-
-
 def topic_name(request: pytest.FixtureRequest) -> str:
     """Make a topic name from the name of the running test."""
     return "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
-
-
-def begin_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Gateway:
-    """Start a gateway; the caller ends it with ``end_gateway``."""
-    config = gateway_config(cluster, node_id, **more)
-
-    async def begin() -> Gateway:
-        gateway = Gateway(config)
-        try:
-            await gateway.start()
-        except BaseException:
-            await gateway.stop(at_once=True)
-            raise
-        return gateway
-
-    return io_thread().run(begin())
-
-
-def end_gateway(gateway: Gateway, *, at_once: bool = False) -> None:
-    """Stop a gateway; ``at_once``: without a clean shutdown, as close to a crash as possible."""
-    io_thread().run(gateway.stop(at_once=at_once))
-
-
-@contextlib.contextmanager
-def running_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Iterator[Gateway]:
-    """Run a gateway; Kafka clients begin at ``gateway.bootstrap_servers``."""
-    gateway = begin_gateway(cluster, node_id, **more)
-    try:
-        yield gateway
-    finally:
-        end_gateway(gateway)

@@ -2,9 +2,9 @@
 the whole cluster.
 
 The handlers check in the order of Kafka 4.3's KafkaApis and ControllerApis, so that a refusal has Kafka's error code at
-Kafka's level of the response. The gateway answers many requests from its own metadata image, so it must check before it
+Kafka's level of the response. The broker answers many requests from its own metadata image, so it must check before it
 looks up a name: a refused client must not learn whether a topic exists. Brokers and coordinators check again, because
-the gateway's metadata image may be older than their images.
+the broker's metadata image may be older than their images.
 """
 
 from __future__ import annotations

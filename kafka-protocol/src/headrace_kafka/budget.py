@@ -1,6 +1,6 @@
-"""Limits on the memory for requests and for unread answers of all connections of a gateway.
+"""Limits on the memory for requests and for unread answers of all connections of a broker.
 
-The bytes of a request count from their arrival until the gateway has answered the request. When the limit is reached,
+The bytes of a request count from their arrival until the broker has answered the request. When the limit is reached,
 connections with an unfinished large frame stop reading and queue. To guarantee progress, one connection at a time may
 read its whole frame beyond the limit. The sweep of connection.py closes a connection whose client stalls during such a
 read. Small frames never wait: the number of connections bounds them.

@@ -18,7 +18,7 @@ from .wire.schema import Message
 if TYPE_CHECKING:
     from .client import Client
     from .cluster import Cluster
-    from .settings import GatewaySettings
+    from .settings import KafkaSettings
     from .upstream import Upstream
 
 
@@ -46,7 +46,7 @@ class Call:
         client_id: str,
         cluster: Cluster,
         upstream: Upstream,
-        settings: GatewaySettings,
+        settings: KafkaSettings,
     ) -> None:
         self.client = client
         self.api = api
@@ -96,18 +96,11 @@ class Call:
         """The error for an operation that the client may not do."""
         return refusal(operation, resource_type, name, self.client.principal)
 
-    # -- calls to nodes -----------------------------------------------------------------------------------------------
+    # -- calls -----------------------------------------------------------------------------------------------
 
-    async def any_broker(self, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float) -> Any:
-        """Call an unfenced broker, preferably the broker whose port the client uses. Call another broker only if the
-        gateway certainly did not send the request."""
-        return await self.upstream.any_broker(self.client, stub, method, request, timeout_ms)
-
-    async def broker(
-        self, broker_id: int, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float
-    ) -> Any:
-        """Call one broker."""
-        return await self.upstream.broker(self.client, broker_id, stub, method, request, timeout_ms)
+    async def own(self, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float) -> Any:
+        """Call this broker's own service, with the client's rights."""
+        return await self.upstream.own(self.client, stub, method, request, timeout_ms)
 
     async def coordinator(
         self, kind: str, key: str, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float
@@ -118,7 +111,7 @@ class Call:
         return await self.upstream.coordinator(self.client, kind, key, stub, method, request, timeout_ms)
 
     async def applied(self, metadata_offset: int, timeout_ms: float) -> None:
-        """Wait until this gateway has applied the metadata log below ``metadata_offset``."""
+        """Wait until this broker has applied the metadata log below ``metadata_offset``."""
         await self.cluster.state.wait_for(metadata_offset, int(timeout_ms))
 
 

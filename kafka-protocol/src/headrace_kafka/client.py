@@ -1,4 +1,4 @@
-"""The client of a Kafka connection: who the client is, and its streams to brokers."""
+"""The client of a Kafka connection: who the client is, and its produce and fetch streams."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.sasl.slow_steps import SlowSteps
 
 from .budget import Answers
-from .quotas import ClientQuotas
 from .sasl import Authentication
 
-BOOTSTRAP = -1  #: Client.broker_id of a connection to the bootstrap port.
-#: The gateway truncates longer client ids in the metadata of its gRPC calls, because gRPC limits a call's metadata to
-#: 8 KiB.
+#: Longer client ids are cut in the metadata of gRPC calls, because gRPC limits a call's metadata to 8 KiB.
 CLIENT_ID_CHARS_MAX = 255
 
 PRINCIPAL_KEY, HOST_KEY, CLIENT_ID_KEY = "headrace-principal", "headrace-client-host", "headrace-client-id"
@@ -26,7 +23,7 @@ PRINCIPAL_KEY, HOST_KEY, CLIENT_ID_KEY = "headrace-principal", "headrace-client-
 class Client:
     """The client at the other end of one connection.
 
-    ``listener``: name of the Kafka listener; ``broker_id``: the broker whose port the client uses, or BOOTSTRAP.
+    ``listener``: name of the Kafka listener.
     ``principal``: the client's principal; ANONYMOUS until it has authenticated. ``token_id``: the delegation token with
     which the client authenticated. ``client_id``: the client id in the latest request.
     """
@@ -38,7 +35,6 @@ class Client:
         "_metadata_of",
         "answers",
         "authentication",
-        "broker_id",
         "client_id",
         "fetch",
         "hang_up",
@@ -50,7 +46,6 @@ class Client:
         "principal",
         "produce",
         "protocol",
-        "quotas",
         "sends_silently",
         "slow_steps",
         "token_id",
@@ -61,7 +56,6 @@ class Client:
         *,
         host: str,
         listener: str,
-        broker_id: int,
         principal: Principal = ANONYMOUS,
         protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
         answers: Answers | None = None,
@@ -69,7 +63,6 @@ class Client:
         """``protocol``: the listener's security protocol. ``answers`` counts the unread answers of all connections."""
         self.host = host
         self.listener = listener
-        self.broker_id = broker_id
         self.principal = principal
         self.token_id: str | None = None
         self.protocol = protocol
@@ -92,7 +85,6 @@ class Client:
         self.sends_silently = False  #: Whether the client has sent a Produce request with acks=0.
         #: The client's produce streams (produce_path.py); None before its first Produce request.
         self.produce: Any = None
-        self.quotas: ClientQuotas | None = None  #: The quotas of the client; the connection sets them.
         self.fetch: Any = None  #: The client's fetch streams (fetch_path.py); None before its first Fetch request.
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._metadata_of: Caller | None = None
@@ -118,7 +110,7 @@ class Client:
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The gRPC metadata of each call for this client: principal, host and client id. Nodes accept this metadata
-        only from a gateway."""
+        only from a broker."""
         caller = self.caller
         if self._metadata_of is not caller:
             self._metadata_of = caller
@@ -128,23 +120,6 @@ class Client:
                 (CLIENT_ID_KEY, quote(self.client_id[:CLIENT_ID_CHARS_MAX], safe="")),
             )
         return self._metadata
-
-    @property
-    def identity(self) -> tuple[tuple[str, str], ...]:
-        """The gRPC metadata of a stream that connections share: the principal and the host."""
-        return self.metadata[:2]
-
-    @property
-    def has_quotas(self) -> bool:
-        """Whether the bytes of the client must be counted, because there are quotas."""
-        return self.quotas is not None and self.quotas.has_any
-
-    def produced_ms(self, broker_id: int, size: int) -> int:
-        """Count bytes that the client produced to a broker on a shared stream; returns the client's wait in
-        milliseconds."""
-        if self.quotas is None:
-            return 0
-        return self.quotas.produced_ms(broker_id, self.principal.name, self.client_id, size)
 
     def authenticated(self, principal: Principal, token_id: str | None = None) -> None:
         """Set the client's identity."""

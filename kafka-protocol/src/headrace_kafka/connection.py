@@ -15,11 +15,11 @@ A connection stops reading while
 * the budget of all connections is used up, and its own frame is large (budget.py). Clients that have not authenticated
   have a separate budget.
 
-The gateway closes a connection at once if the bytes are not a valid request, as Kafka does.
+The broker closes a connection at once if the bytes are not a valid request, as Kafka does.
 
 The client of a secured listener must first authenticate: by TLS, by SASL, or both (``ListenerSecurity``). The client
 must complete the authentication within AUTHENTICATES_S seconds. At most UNAUTHENTICATED_MAX clients authenticate at a
-time; the gateway reads nothing from further clients until their turn (``Entrance``). A failed authentication is
+time; the broker reads nothing from further clients until their turn (``Entrance``). A failed authentication is
 answered after ``connection.failed.authentication.delay.ms``, and ends the connection.
 
 The answer to a client over its quota contains ``throttle_time_ms``; the connection starts no further request for that
@@ -48,6 +48,7 @@ from headrace_core.errors import (
     UnsupportedVersionError,
 )
 from headrace_core.metrics.calls import CallTimes
+from headrace_core.quotas import QuotaManager
 from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.sasl.slow_steps import SlowSteps
@@ -59,11 +60,10 @@ from .call import AnswerParts, Call, FastHandler, Handler, LongRequestError
 from .client import Client
 from .cluster import Cluster
 from .handlers.sasl import step
-from .links import FINISH_S
-from .quotas import ClientQuotas, Quotas
+from .quotas import ClientQuotas
 from .rounds import Rounds
 from .sasl import Authentication, SaslOffer, State, now_ms
-from .settings import GatewaySettings
+from .settings import KafkaSettings
 from .tls import ListenerTls
 from .upstream import Upstream
 from .wire.apis import VERSIONS, Api, title
@@ -91,37 +91,38 @@ FRAMES_MAX = 64
 HEADER_BYTES_MIN = 8  #: Size in bytes of the shortest request: request type, version and correlation id.
 
 SWEEP_S = 1.0  #: Seconds between two sweeps over all connections. Connections measure times in sweeps.
-#: The gateway disconnects a client that reads none of its waiting answers for this number of seconds.
+#: The broker disconnects a client that reads none of its waiting answers for this number of seconds.
 STALLED_WRITE_S = 30
-#: While memory is short, the gateway disconnects a client that sends no more bytes of an unfinished frame for this
+#: While memory is short, the broker disconnects a client that sends no more bytes of an unfinished frame for this
 #: number of seconds.
 STALLED_READ_S = 5
 #: While memory for answers is short, a client that leaves answers unread for STALLED_READ_S must read this many bytes
 #: per second.
 ANSWER_BYTES_PER_S_MIN = 64 * 1024
-#: If the gateway reads a frame although its memory budget is used up, the frame may take STALLED_READ_S seconds plus
-#: its size divided by this number of bytes per second. The gateway disconnects a slower client.
+#: If the broker reads a frame although its memory budget is used up, the frame may take STALLED_READ_S seconds plus
+#: its size divided by this number of bytes per second. The broker disconnects a slower client.
 BYTES_PER_S_MIN = 256 * 1024
 #: Seconds within which a client of a secured listener must authenticate.
 AUTHENTICATES_S = 60
 #: Maximum number of clients that authenticate at a time. Further clients wait, in the order of their connections.
 UNAUTHENTICATED_MAX = 500
 #: Maximum number of waiting clients, so that clients without a login cannot use up max.connections. For each further
-#: client, the gateway disconnects the oldest client that authenticates.
+#: client, the broker disconnects the oldest client that authenticates.
 WAITING_MAX = 2_000
 #: Memory in bytes for the requests of clients that have not authenticated. When it is used up, one client at a time
 #: sends a login above SMALL_FRAME_BYTES.
 STRANGERS_BYTES = 16 * 1024 * 1024
-#: Seconds between two rounds in which the gateway looks for slow clients, while other clients wait.
+#: Seconds between two rounds in which the broker looks for slow clients, while other clients wait.
 ROUND_S = 0.1
-#: The gateway disconnects a client that authenticates if other clients wait and it has sent nothing for SILENT_ROUNDS,
-#: or has not finished within CROWDED_ROUNDS. In each round the event loop reads all that has arrived, so a busy gateway
+#: The broker disconnects a client that authenticates if other clients wait and it has sent nothing for SILENT_ROUNDS,
+#: or has not finished within CROWDED_ROUNDS. In each round the event loop reads all that has arrived, so a busy broker
 #: is not mistaken for silent clients.
 SILENT_ROUNDS, CROWDED_ROUNDS = 30, 100
-CLOSING_S = 5  #: Seconds that a connection has to send its last answers when the gateway closes it.
+CLOSING_S = 5  #: Seconds that a connection has to send its last answers when the broker closes it.
 #: Seconds that a client has to read why its authentication failed. kafka-python reports only a lost connection when the
 #: end comes together with the answer.
 REFUSED_S = 0.5
+FINISH_S = 10  #: Seconds that a connection whose client has closed its side has for the client's acks=0 requests.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
 
 LOG_LINES_PER_S = 10  #: Maximum number of log lines per second about mistakes of clients.
@@ -149,7 +150,7 @@ OPEN = ListenerSecurity()  #: The settings of a listener without security.
 
 class Entrance:
     """The connections whose clients have not authenticated yet: at most UNAUTHENTICATED_MAX ``active`` connections, and
-    the ``waiting`` connections, both in the order of their beginnings. The gateway reads from active connections only.
+    the ``waiting`` connections, both in the order of their beginnings. The broker reads from active connections only.
     Thousands of clients that connect at once, such as after a restart, therefore all authenticate, one after another.
     Clients that do not finish give their places to waiting clients."""
 
@@ -212,16 +213,16 @@ class Entrance:
 
 
 class Connections:
-    """All Kafka connections of a gateway, with their limits and shared state. Call ``sweep`` every SWEEP_S seconds."""
+    """All Kafka connections of a broker, with their limits and shared state. Call ``sweep`` every SWEEP_S seconds."""
 
     def __init__(
         self,
-        settings: GatewaySettings,
+        settings: KafkaSettings,
         cluster: Cluster,
         upstream: Upstream,
         handlers: Mapping[Api, Handler],
         fast: Mapping[Api, FastHandler],
-        quotas: Quotas | None = None,
+        quotas: QuotaManager | None = None,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
@@ -329,8 +330,7 @@ class _Request:
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection to a Kafka listener: to the port of ``broker_id``, or to the bootstrap port
-    (BOOTSTRAP)."""
+    """One client's connection to a Kafka listener."""
 
     __slots__ = (
         "_active",
@@ -354,6 +354,7 @@ class Connection(asyncio.Protocol):
         "_paused_since",
         "_paused_size",
         "_queued",
+        "_quotas",
         "_received",
         "_requests",
         "_security",
@@ -367,14 +368,13 @@ class Connection(asyncio.Protocol):
         "is_authenticated",
     )  # fmt: skip
 
-    def __init__(self, shared: Connections, listener: str, broker_id: int, security: ListenerSecurity = OPEN) -> None:
+    def __init__(self, shared: Connections, listener: str, security: ListenerSecurity = OPEN) -> None:
         protocol = security.protocol
-        self.client = Client(host="", listener=listener, broker_id=broker_id, protocol=protocol, answers=shared.answers)
+        self.client = Client(host="", listener=listener, protocol=protocol, answers=shared.answers)
         self.client.hang_up = self.end
         self.client.mute = self.mute
         self.client.hold = self.hold
-        if shared.quotas is not None:
-            self.client.quotas = ClientQuotas(shared.quotas)
+        self._quotas = None if shared.quotas is None else ClientQuotas(shared.quotas)
         self._security = security
         self._since = shared.now  # when the client connected
         self.is_authenticated = protocol is SecurityProtocol.PLAINTEXT  #: Whether the client has authenticated.
@@ -418,8 +418,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
-        if self._shared.quotas is not None:
-            self.mute(self._shared.quotas.connected_ms(self.client.host))
+        if self._quotas is not None:
+            self.mute(self._quotas.connected_ms(self.client.host))
         self._active = self._shared.now
         connected = transport.get_extra_info("socket")
         if connected is not None:
@@ -609,7 +609,7 @@ class Connection(asyncio.Protocol):
                 return
             except Exception as error:
                 logger.exception(
-                    "a request failed unexpectedly; the gateway closes the connection to %s",
+                    "a request failed unexpectedly; the broker closes the connection to %s",
                     self.client.host,
                     extra=log_fields(error),
                 )
@@ -617,7 +617,7 @@ class Connection(asyncio.Protocol):
                 return
 
     def _begin(self, frame: bytes, is_produce: bool) -> None:
-        """Start a request. Raises WireError if the gateway does not serve the request, or the bytes are not a
+        """Start a request. Raises WireError if the broker does not serve the request, or the bytes are not a
         request."""
         shared, authentication = self._shared, self.client.authentication
         if authentication is not None and authentication.state is State.TOKENS:
@@ -636,7 +636,7 @@ class Connection(asyncio.Protocol):
         request = _Request(len(frame) + LENGTH_BYTES, is_produce, api)
         if not header.is_supported:
             if api is not Api.API_VERSIONS:
-                raise WireError(f"the gateway does not serve {title(api)} version {version}")
+                raise WireError(f"the broker does not serve {title(api)} version {version}")
             self._requests.append(request)
             self._answered(request, (_unknown_version(header.correlation_id),))
             return
@@ -648,18 +648,14 @@ class Connection(asyncio.Protocol):
             self._requests.append(request)
             reply = functools.partial(self._answered, request)
             try:
-                if shared.quotas is None or not shared.quotas.times_fast:
-                    fast(call, header, frame, reply)
-                else:
-                    with self._timed(call):
-                        fast(call, header, frame, reply)
+                fast(call, header, frame, reply)
             except LongRequestError as error:
                 request.is_produce = False  # the next request waits, so that the order stays
                 work = functools.partial(self._handle, handler=error.handler)
                 shared.starts.start(functools.partial(self._run_task, request, work, call, header, frame, True))
             return
         if fast is None and api not in shared.handlers:
-            raise WireError(f"the gateway does not serve {title(api)}")
+            raise WireError(f"the broker does not serve {title(api)}")
         self._requests.append(request)
         shared.starts.start(functools.partial(self._run_task, request, self._handle, call, header, frame, is_long))
 
@@ -667,14 +663,14 @@ class Connection(asyncio.Protocol):
     def _timed(self, call: Call) -> Iterator[None]:
         """Count the time of a part of the client's request against its request_percentage. A client over this quota
         waits after the answer."""
-        client, quotas = self.client, self._shared.quotas
-        if quotas is None or not quotas.measures_work or client.quotas is None:
+        client, quotas = self.client, self._quotas
+        if quotas is None or not quotas.measures_work:
             yield
             return
         started_s = time.perf_counter()
         yield
         spent_s = time.perf_counter() - started_s
-        wait_ms = client.quotas.worked_ms(client.principal.name, client.client_id, spent_s)
+        wait_ms = quotas.worked_ms(client.principal.name, client.client_id, spent_s)
         call.throttle_ms = max(call.throttle_ms, wait_ms)
 
     def _run_task(self, request: _Request, handle: Callable[..., Coroutine[Any, Any, None]], *values: Any) -> None:
@@ -685,7 +681,7 @@ class Connection(asyncio.Protocol):
 
     async def _handle_token(self, request: _Request, token: bytes) -> None:
         """Handle a frame of an exchange that SaslHandshake version 0 began: the mechanism's bytes without a header. The
-        gateway's answer to such a frame has no header either, and the gateway does not answer a failed exchange."""
+        broker's answer to such a frame has no header either, and the broker does not answer a failed exchange."""
         try:
             data, _ = await step(self.client, token)
         except HeadraceError as error:
@@ -807,7 +803,7 @@ class Connection(asyncio.Protocol):
             return
         except Exception as error:
             logger.exception(
-                "%s version %d with correlation id %d failed unexpectedly; the gateway closes the connection to %s",
+                "%s version %d with correlation id %d failed unexpectedly; the broker closes the connection to %s",
                 title(api),
                 version,
                 header.correlation_id,
@@ -828,7 +824,7 @@ class Connection(asyncio.Protocol):
 
     async def _on_thread(self, work: Callable[..., Any], *values: Any) -> Any:
         """Decode or encode a long message on the thread, after all earlier long messages. Raises CancelledError when
-        the gateway ends."""
+        the broker ends."""
         if self._shared.has_ended:
             raise asyncio.CancelledError
         return await asyncio.get_running_loop().run_in_executor(self._shared.long_messages, work, *values)
@@ -891,12 +887,12 @@ class Connection(asyncio.Protocol):
                 self._shared.log("%s does not read its answers; the connection is closed", self.client.host)
                 transport.abort()
         elif self._is_ending and now - self._active >= FINISH_S:
-            transport.abort()  # a broker does not accept the client's acks=0 requests
+            transport.abort()  # the broker does not accept the client's acks=0 requests
         elif self._buffer and self._is_reading and budget.is_short and self._is_slow(now):
             self._shared.log("%s sends a request too slowly while memory is short; closed", self.client.host)
             transport.abort()
         elif not (self._is_reading or self.client.sends_silently) and self._requests and self._has_peer_ended():
-            transport.abort()  # the client's end follows bytes that the gateway does not read now
+            transport.abort()  # the client's end follows bytes that the broker does not read now
         elif idle is not None and not self._requests and now - self._active >= idle:
             self.end()
 
@@ -992,7 +988,7 @@ def _failed(call: Call, error: HeadraceError) -> dict[str, Any]:
 
 def _unknown_version(correlation_id: int) -> bytearray:
     """The answer to an ApiVersions request of an unknown version. The answer has version 0, and names the versions of
-    ApiVersions that the gateway serves (KIP-511)."""
+    ApiVersions that the broker serves (KIP-511)."""
     api = Api.API_VERSIONS
     row = {"api_key": int(api), "min_version": VERSIONS[api].low, "max_version": VERSIONS[api].high}
     out = response_start(api, 0, correlation_id)

@@ -2,7 +2,7 @@
 additional errors with numbers from 1000 on.
 
 Kafka's brokers never send NETWORK_EXCEPTION. librdkafka does not retry after this error, so an idempotent producer
-would fail. If an answer is lost, the gateway returns REQUEST_TIMED_OUT: every client retries after this error, and
+would fail. If an answer is lost, the broker returns REQUEST_TIMED_OUT: every client retries after this error, and
 knows that the request may have had an effect.
 """
 

@@ -1,9 +1,8 @@
-"""Fetch: translates a Kafka client's Fetch requests to the brokers' gRPC fetch streams.
+"""Fetch: translates a Kafka client's Fetch requests to the broker's fetch session.
 
-Each client connection has a stream to each broker from which it fetches. The broker has a fetch session for each
-stream, and advances the session's positions with the data that it sends. A request to the broker names a partition only
-if its fetch offset, or another field of the client's request, differs from the broker's session. The gateway passes
-record batches to the client unchanged.
+A connection has one session with the broker, which advances the session's positions with the data that it sends. A
+request to the session names a partition only if its fetch offset, or another field of the client's request, differs
+from the session's. Record batches are passed to the client unchanged.
 """
 
 from __future__ import annotations
@@ -27,16 +26,15 @@ from headrace_protos.v1 import common_pb2, fetch_pb2
 from .access import READ, TOPIC
 from .budget import FETCH_BYTES_MIN
 from .call import AnswerParts, Call
-from .client import BOOTSTRAP, Client
+from .client import Client
 from .errors import kafkas, number
-from .produce_path import GRACE_S, endpoints
+from .produce_path import endpoints
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
 from .wire.schema import Message, request_body, response_body
 from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
 
-#: The gateway truncates longer racks, because a broker throttles a connection that sends names above 32,767 bytes.
-RACK_CHARS_MAX = 1_000
+RACK_CHARS_MAX = 1_000  #: Longer racks are cut.
 WAIT_MS_MAX = 5 * 60_000  #: Upper limit of a client's max_wait_ms, in milliseconds.
 #: A connection's first fetch asks for FETCH_BYTES_MIN bytes of records, and each further fetch for up to FETCH_GROWTH
 #: times as many. A small first fetch limits the memory for a client that reads no answers.
@@ -61,7 +59,7 @@ def fetch(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None
 
 
 class _Position:
-    """The state of a partition in a broker's fetch session."""
+    """The state of a partition in the broker's fetch session."""
 
     __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "topic_id", "wanted")
 
@@ -72,18 +70,18 @@ class _Position:
 
 
 class _Stream:
-    """A stream to one broker, with the positions of the broker's fetch session."""
+    """The broker's fetch session (``way``), with its positions."""
 
-    __slots__ = ("committed", "link", "positions")
+    __slots__ = ("committed", "positions", "way")
 
-    def __init__(self, link: Any, committed: bool) -> None:
-        self.link = link
+    def __init__(self, way: Any, committed: bool) -> None:
+        self.way = way
         self.committed = committed
         self.positions: dict[tuple[str, int], _Position] = {}
 
 
 class _Asking:
-    """A Fetch request to one broker. It has several parts if it changes more than PARTITIONS_MAX partitions of the
+    """A Fetch request to the session. It has several parts if it changes more than PARTITIONS_MAX partitions of the
     broker's session: the next part follows the answer to the previous one, and the client gets one answer, because a
     full answer names all partitions (KIP-227)."""
 
@@ -102,26 +100,26 @@ class _Asking:
 class FetchPath:
     """Handles the Fetch requests of one connection, one after another."""
 
-    __slots__ = ("_client", "_in_progress", "_open", "_session", "_streams", "bytes_max")
+    __slots__ = ("_client", "_in_progress", "_open", "_session", "_stream", "bytes_max")
 
-    def __init__(self, client: Client, open_link: Callable[[Client, str], Any]) -> None:
-        """``open_link`` opens a fetch stream of the client to a broker's address."""
+    def __init__(self, client: Client, open_fetch: Callable[[Client], Any]) -> None:
+        """``open_fetch`` opens a fetch session of the client with the broker."""
         self._client = client
-        self._open = open_link
+        self._open = open_fetch
         self._session = FetchSession()
-        self._streams: dict[int, _Stream] = {}
-        self._in_progress = 0  # requests to brokers
+        self._stream: _Stream | None = None
+        self._in_progress = 0  # requests to the session
         #: Maximum bytes of records that the next fetch asks for. The fetch limit (bytes_max) grows with each answer
         #: from a broker.
         self.bytes_max = FETCH_BYTES_MIN
 
     def began(self) -> None:
-        """Count a request that is being sent to a broker."""
+        """Count a request that is being sent to the session."""
         self._in_progress += 1
         self._client.answers.fetches += 1
 
     def ended(self) -> None:
-        """Count a broker's answer to a request."""
+        """Count an answer of the session."""
         self.bytes_max = min(self.bytes_max * FETCH_GROWTH, _INT_MAX)
         self._in_progress -= 1
         self._client.answers.fetches -= 1
@@ -129,9 +127,7 @@ class FetchPath:
     def close(self) -> None:
         self._client.answers.fetches -= self._in_progress  # these requests get no answers any more
         self._in_progress = 0
-        for stream in self._streams.values():
-            stream.link.close()
-        self._streams.clear()
+        self._stream = None
         self._count_session(self._session.session_id, NO_SESSION)
 
     def handle(self, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:
@@ -156,22 +152,18 @@ class FetchPath:
         self._count_session(before, session.session_id)
         fetch.start(session)
 
-    def stream(self, broker_id: int, address: str, committed: bool) -> _Stream:
-        """The stream to a broker. Open a new stream if the old stream is broken, or has another address or isolation
-        level."""
-        stream = self._streams.get(broker_id)
-        is_open = stream is not None and stream.link.is_open and stream.link.address == address
-        if stream is not None and is_open and stream.committed == committed:
-            return stream
-        if stream is not None:
-            stream.link.close()
-        stream = self._streams[broker_id] = _Stream(self._open(self._client, address), committed)
-        return stream
+    def forget(self) -> None:
+        """End the session with the broker, because the client fetches nothing."""
+        if self._stream is not None:
+            self._stream.way.close()
+            self._stream = None
 
-    def forget_others(self, brokers: set[int]) -> None:
-        """Close the streams to all brokers except ``brokers``, because the client no longer fetches from them."""
-        for broker_id in self._streams.keys() - brokers:
-            self._streams.pop(broker_id).link.close()
+    def stream(self, committed: bool) -> _Stream:
+        """The session with the broker, a new one for another isolation level."""
+        if self._stream is None or self._stream.committed != committed:
+            self.forget()
+            self._stream = _Stream(self._open(self._client), committed)
+        return self._stream
 
     @staticmethod
     def _count_session(before: int, after: int) -> None:
@@ -245,21 +237,19 @@ class _Fetch:
 
     def start(self, session: FetchSession) -> None:
         committed = self._request.isolation_level == 1
-        groups: dict[int, list[tuple[Key, TopicImage, Wanted]]] = {}
+        items: list[tuple[Key, TopicImage, Wanted]] = []
         granted = self._call.access.granted(READ, TOPIC)
         for key, wanted in session.wanted.items():
             found = self._topic(key, granted)
             if isinstance(found, HeadraceError):
                 self._refuse(key, found)
                 continue
-            broker_id = self._broker(key, found)
-            if broker_id is not None:
-                groups.setdefault(broker_id, []).append((key, found, wanted))
-        has_failed = bool(self._results)
-        for broker_id, items in groups.items():
-            self._send(broker_id, items, committed, at_once=has_failed)
-        if len(groups) < len(self._path._streams):
-            self._path.forget_others(set(groups))
+            if self._has_replica(key, found):
+                items.append((key, found, wanted))
+        if items:
+            self._send(items, committed, at_once=bool(self._results))
+        else:
+            self._path.forget()
         self._finish_one()
 
     def _topic(self, key: Key, granted: Set[str] | None) -> TopicImage | HeadraceError:
@@ -280,19 +270,14 @@ class _Fetch:
             return UnknownTopicOrPartitionError(f"partition {name}-{index} does not exist")
         return topic
 
-    def _broker(self, key: Key, topic: TopicImage) -> int | None:
-        """The broker to fetch from. On the port of a broker, the client fetches from that broker, which must have a
-        replica; on the bootstrap port, from the partition's leader. Returns None if the broker cannot serve the
-        partition; the partition then gets an error in the answer."""
-        partition = topic.partitions[key[2]]
-        asked = self._client.broker_id
-        if asked == BOOTSTRAP and partition.leader >= 0:
-            return partition.leader
-        if asked in partition.replicas:
-            return asked
-        self._refuse(key, NotLeaderOrFollowerError(f"broker {asked} has no replica of {topic.name}-{key[2]}"))
+    def _has_replica(self, key: Key, topic: TopicImage) -> bool:
+        """Whether this broker has a replica of the partition; if not, stores an error for it."""
+        partition, own = topic.partitions[key[2]], self._call.cluster.broker_id
+        if own in partition.replicas:
+            return True
+        self._refuse(key, NotLeaderOrFollowerError(f"broker {own} has no replica of {topic.name}-{key[2]}"))
         self._hint(self._results[key], partition.leader, partition.leader_epoch)
-        return None
+        return False
 
     @property
     def _client(self) -> Client:
@@ -307,16 +292,8 @@ class _Fetch:
         if leader >= 0:
             self._hints.add(leader)
 
-    def _send(
-        self, broker_id: int, items: list[tuple[Key, TopicImage, Wanted]], committed: bool, *, at_once: bool
-    ) -> None:
-        call = self._call
-        address = call.cluster.broker_address(broker_id)
-        if address is None:
-            for key, _, _ in items:
-                self._refuse(key, NotLeaderOrFollowerError(f"broker {broker_id} is not registered"))
-            return
-        stream = self._path.stream(broker_id, address, committed)
+    def _send(self, items: list[tuple[Key, TopicImage, Wanted]], committed: bool, *, at_once: bool) -> None:
+        stream = self._path.stream(committed)
         positions = stream.positions
         wait_ms = 0 if at_once else min(max(self._request.max_wait, 0), WAIT_MS_MAX)
         asking = _Asking(stream, wait_ms)
@@ -336,7 +313,7 @@ class _Fetch:
         self._ask(asking)
 
     def _ask(self, asking: _Asking) -> None:
-        """Send the next part of the request to the broker. Only the last part waits for records."""
+        """Send the next part of the request to the session. Only the last part waits for records."""
         call, request, stream = self._call, self._request, asking.stream
         is_last = len(asking.changed) <= PARTITIONS_MAX and len(asking.forgotten) <= PARTITIONS_MAX
         wait_ms = asking.wait_ms if is_last else 0
@@ -357,11 +334,7 @@ class _Fetch:
         )
         self._name_changes(asking, asked)
         self._path.began()
-        stream.link.send(
-            asked,
-            wait_ms / 1_000 + call.settings.request_timeout_ms / 1_000 + GRACE_S,
-            lambda response, error: self._answered(asking, response, error),
-        )
+        stream.way.send(asked, lambda response, error: self._answered(asking, response, error))
 
     def _name_changes(self, asking: _Asking, asked: Any) -> None:
         positions = asking.stream.positions

@@ -1,9 +1,5 @@
-"""Produce: translates a Kafka frame to requests on the leaders' streams, and the responses back. A request needs no
-asyncio task. The gateway does not decode record batches.
-
-A gateway never sends a request twice; the client retries, with the same sequence numbers. When a stream breaks,
-requests that were certainly not sent fail with NOT_LEADER_OR_FOLLOWER, and all other requests with REQUEST_TIMED_OUT.
-After either error the client retries, and the next answer names the current leader.
+"""Produce: translates a Kafka frame to a request to this broker's logs, and the response back. A request needs no
+asyncio task, and record batches are not decoded here.
 """
 
 from __future__ import annotations
@@ -14,33 +10,24 @@ from functools import partial
 from typing import Any
 
 from headrace_core.errors import (
-    CorruptMessageError,
     HeadraceError,
     InvalidRecordError,
     InvalidRequiredAcksError,
-    InvalidTimestampError,
-    NetworkError,
     NotLeaderOrFollowerError,
-    RecordListTooLargeError,
-    RecordTooLargeError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
-    UnsupportedVersionError,
 )
 from headrace_core.metadata import TopicImage
 from headrace_core.records import check_batch_count
 from headrace_core.records.types import COMPRESSION_MASK, MAGIC, Compression
-from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
+from headrace_protos.v1 import produce_pb2
 
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
 from .call import AnswerParts, Call, LongRequestError
-from .client import BOOTSTRAP, Client
 from .errors import abortable, kafkas, number
-from .links import Done, Link, Links, SharedLinks
-from .tracing import ending
+from .tracing import Done, ending
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
 from .wire.primitives import TooManyItemsError
@@ -55,28 +42,11 @@ _ZSTD_FROM = 7  #: The first version of Produce in which records may have the co
 _MAGIC = 16
 #: Position of the low byte of the attributes in a batch, and the transactional bit in this byte.
 _ATTRIBUTES, _TRANSACTIONAL_BIT = 22, 0x10
-#: Seconds that the gateway waits for a broker beyond the request's timeout, because the broker answers
-#: REQUEST_TIMED_OUT only after the timeout.
-GRACE_S = 5.0
-#: The numbers of the errors about invalid records. A broker throttles a connection that sends many invalid records.
-_WORTHLESS = frozenset(
-    error.number
-    for error in (
-        CorruptMessageError,
-        InvalidRecordError,
-        InvalidTimestampError,
-        RecordListTooLargeError,
-        RecordTooLargeError,
-    )
-)
-#: The gateway truncates longer error texts, because a text may quote a topic name of 32,767 bytes, Kafka's longest
+#: Longer error texts are cut, because a text may quote a topic name of 32,767 bytes, Kafka's longest
 #: string.
 ERROR_CHARS_MAX = 1_000
-#: Maximum size in bytes of a request on a stream that several connections share; larger requests use a stream of their
-#: connection.
-SMALL_BYTES = 16 * 1024
-#: Partitions that the event loop handles before it runs other tasks, about 4 ms; also the most in one request to a
-#: broker. A request with more than SHORT_ITEMS_MAX items (two for a partition) is decoded on a thread.
+#: Partitions that the event loop handles before it runs other tasks, about 4 ms. A request with more than
+#: SHORT_ITEMS_MAX items (two for a partition) is decoded on a thread.
 PORTION = 500
 SHORT_ITEMS_MAX = 2 * PORTION
 TIMEOUT_MS_MAX = 15 * 60_000  #: Upper limit of the timeout that a client requests, in milliseconds.
@@ -114,87 +84,6 @@ async def produce_long(call: Call, request: Message) -> dict[str, Any] | None:
     return await done
 
 
-def shared_links(channels: Channels = PLAINTEXT) -> SharedLinks:
-    """The streams that connections of the same user and host share."""
-    return SharedLinks(lambda key: Links(partial(_open_shared, channels, key)))
-
-
-def _open_shared(channels: Channels, metadata: Any, address: str) -> Link:
-    return Link(
-        address,
-        ChannelPurpose.GATEWAY_PRODUCE,
-        lambda channel: produce_pb2_grpc.ProduceStub(channel).ProduceMany(metadata=metadata),  # type: ignore[no-untyped-call]
-        packed=produce_pb2.ProduceRequests,
-        channels=channels,
-    )
-
-
-class Streams:
-    """The streams of one connection. A connection sends small requests on streams that it shares with other connections
-    of the same user and host. A connection switches to separate streams at its first large request, at its first acks=0
-    request, or after a broker refused its records as invalid. On a separate stream, large or refused requests delay no
-    other connection. To keep the order of requests, a separate stream sends nothing before all requests on shared
-    streams are answered."""
-
-    __slots__ = ("_drained", "_is_alone", "_left", "_own", "_shared")
-
-    def __init__(self, client: Client, shared: SharedLinks, channels: Channels = PLAINTEXT) -> None:
-        self._is_alone = False
-        self._left = 0  # requests on shared streams without an answer
-        self._drained = asyncio.Event()
-        self._drained.set()
-        self._own = Links(partial(self._open_own, client, channels))
-        self._shared, leave = shared.join(client.identity)
-        client.on_close(leave)
-        client.on_close(self._own.close)
-
-    def _open_own(self, client: Client, channels: Channels, address: str) -> Link:
-        metadata = client.metadata
-        return Link(
-            address,
-            ChannelPurpose.GATEWAY_PRODUCE,
-            lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(metadata=metadata),  # type: ignore[no-untyped-call]
-            after=self._drained,
-            channels=channels,
-        )
-
-    def request(self, acks: int, timeout_ms: int) -> Any:
-        """A new request without partitions."""
-        return produce_pb2.ProduceRequest(acks=acks, timeout_ms=timeout_ms)  # type: ignore[arg-type]
-
-    def is_shared(self, request: Any, *, has_answer: bool) -> bool:
-        """Whether the request goes on a stream that connections share."""
-        return not self._is_alone and has_answer and request.ByteSize() <= SMALL_BYTES
-
-    def send(
-        self, leader: int, address: str, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True
-    ) -> None:
-        """Send a request to a leader. The arguments are the arguments of ``Link.send``."""
-        if not self.is_shared(request, has_answer=has_answer):
-            self._is_alone = True
-        if self._is_alone:
-            self._own.to(leader, address).send(request, timeout_s, done, has_answer=has_answer)
-            return
-        self._left += 1
-        self._drained.clear()
-        self._shared.to(leader, address).send(request, timeout_s, partial(self._answered, done))
-
-    def _answered(self, done: Done, response: Any, error: HeadraceError | None) -> None:
-        self._left -= 1
-        if not self._left:
-            self._drained.set()
-        # a broker of an older version, which has not handled the request
-        if isinstance(error, UnsupportedVersionError):
-            self._is_alone = True
-            error = NetworkError(str(error))
-            error.was_sent = False
-        elif error is None:
-            for found in response.results:
-                if found.HasField("error") and found.error.code in _WORTHLESS:
-                    self._is_alone = True
-        done(response, error)
-
-
 def _wrong_format(records: Any, version: int, topic: str, partition: int) -> HeadraceError | None:
     """The error for records in a format that Kafka refuses in this version of Produce, and for more than one batch. The
     leader checks all else."""
@@ -219,13 +108,6 @@ def _wrong_format(records: Any, version: int, topic: str, partition: int) -> Hea
 def _is_transactional(records: Any) -> bool:
     """Whether the first batch is transactional, by bit 4 of its attributes (bytes 21 and 22 of a batch)."""
     return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & _TRANSACTIONAL_BIT)
-
-
-def _streams_of(call: Call) -> Any:
-    streams = call.client.produce
-    if streams is None:
-        streams = call.client.produce = call.upstream.open_produce(call.client)
-    return streams
 
 
 #: One partition of a request: its result, topic name, topic id, partition number, and a view of its records in the
@@ -265,7 +147,7 @@ class _Produce:
         self._is_silent = request.acks == 0  # the client expects no answer
         if self._is_silent:
             call.client.sends_silently = True
-        self._left = 1  # number of groups without an answer, plus one until all requests were sent
+        self._left = 1  # number of parts without an answer, plus one until all parts were sent
         #: Fields of the answer for each partition, by topic and partition in the request's order.
         self._results: list[list[dict[str, Any]]] = []
         key = "topic_id" if call.version >= 13 else "name"
@@ -273,12 +155,12 @@ class _Produce:
         self._hints: set[int] = set()  # leaders that the answer names
 
     def start(self) -> Iterator[None]:
-        """Send the partitions to their leaders. Yields after each PORTION of them."""
+        """Append the records of the partitions. Yields after each PORTION of them."""
         request = self._request
         acks, by_id = _ACKS.get(request.acks), self._call.version >= 13
         granted = self._call.access.granted(WRITE, TOPIC)
         refused = None if granted is None else self._refused_transaction()
-        groups: dict[int, list[_Item]] = {}
+        items: list[_Item] = []
         handled = 0
         for topic_data in request.topic_data:
             results: list[dict[str, Any]] = []
@@ -302,20 +184,15 @@ class _Produce:
                     self._refuse(result, self._unknown(topic_data))
                 elif (wrong := _wrong_format(data.records, self._call.version, name, data.index)) is not None:
                     self._refuse(result, wrong)
-                else:
-                    leader = self._leader(topic, data.index, result)
-                    if leader is not None:
-                        topic_id = topic.topic_id if by_id else b""
-                        groups.setdefault(leader, []).append(
-                            (result, topic.name, topic_id, data.index, data.records or b"")
-                        )
-                data.records = None  # the view of the frame is in the group now, and ends with it
+                elif self._leads(topic, data.index, result):
+                    topic_id = topic.topic_id if by_id else b""
+                    items.append((result, topic.name, topic_id, data.index, data.records or b""))
+                data.records = None  # the view of the frame is in the item now, and ends with it
         self._request = None  # type: ignore[assignment]
-        for leader, items in groups.items():
-            for start in range(0, len(items), PORTION):
-                self._send(request, acks or produce_pb2.ACKS_ALL, leader, items[start : start + PORTION])
-                if len(items) > PORTION:
-                    yield
+        for start in range(0, len(items), PORTION):
+            self._send(request, acks or produce_pb2.ACKS_ALL, items[start : start + PORTION])
+            if len(items) > PORTION:
+                yield
         self._finish_one()
 
     def _refused_transaction(self) -> HeadraceError | None:
@@ -347,19 +224,17 @@ class _Produce:
             return UnknownTopicIdError("no topic has the requested topic id")
         return UnknownTopicOrPartitionError(f"topic {topic_data.name!r} does not exist")
 
-    def _leader(self, topic: TopicImage, index: int, result: dict[str, Any]) -> int | None:
-        """The leader of the partition. If the request cannot be sent to a leader, returns None and stores an error in
-        ``result``."""
+    def _leads(self, topic: TopicImage, index: int, result: dict[str, Any]) -> bool:
+        """Whether this broker leads the partition; if not, stores an error in ``result``."""
         if not 0 <= index < len(topic.partitions):
             self._refuse(result, UnknownTopicOrPartitionError(f"topic {topic.name} has no partition {index}"))
-            return None
-        partition = topic.partitions[index]
-        asked = self._call.client.broker_id
-        if partition.leader >= 0 and asked in (BOOTSTRAP, partition.leader):
-            return partition.leader
-        self._refuse(result, NotLeaderOrFollowerError(f"broker {asked} does not lead {topic.name}-{index}"))
+            return False
+        partition, own = topic.partitions[index], self._call.cluster.broker_id
+        if partition.leader == own:
+            return True
+        self._refuse(result, NotLeaderOrFollowerError(f"broker {own} does not lead {topic.name}-{index}"))
         self._hint(result, partition.leader, partition.leader_epoch)
-        return None
+        return False
 
     def _refuse(self, result: dict[str, Any], error: HeadraceError) -> None:
         result["error_code"] = number(error)
@@ -371,46 +246,30 @@ class _Produce:
         if leader >= 0:
             self._hints.add(leader)
 
-    def _send(self, request: Message, acks: int, leader: int, part: list[_Item]) -> None:
-        """Send some partitions to their leader."""
+    def _send(self, request: Message, acks: int, part: list[_Item]) -> None:
+        """Append the records of some partitions."""
         call = self._call
-        address = call.cluster.broker_address(leader)
-        if address is None:
-            for item in part:
-                self._refuse(item[0], NotLeaderOrFollowerError(f"broker {leader} is not registered"))
-            return
-        streams = _streams_of(call)
-        timeout_ms = min(max(request.timeout, 0), TIMEOUT_MS_MAX)
-        asked = streams.request(acks, timeout_ms)
+        if call.client.produce is None:
+            call.client.produce = call.upstream.open_produce(call.client)
+        produce = call.client.produce
+        asked = produce.request(acks, min(max(request.timeout, 0), TIMEOUT_MS_MAX))
         if request.transactional_id is not None:
             asked.transactional_id = request.transactional_id
             asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
         for _, name, topic_id, index, records in part:
             asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
-        results = [item[0] for item in part]
-        done: Done = partial(self._answered, results)
+        done: Done = partial(self._answered, [item[0] for item in part])
         traces = call.upstream.traces
         if traces is not None and (spans := traces.produce(asked, call.client_id)):
             done = ending(spans, done)
         self._left += 1
-        # On a shared stream, no broker counts the bytes for the quotas of a client, so the gateway counts them.
-        if call.client.has_quotas and streams.is_shared(asked, has_answer=not self._is_silent):
-            size = sum(len(each[4]) for each in part)
-            call.throttle_ms = max(call.throttle_ms, call.client.produced_ms(leader, size))
-        streams.send(
-            leader,
-            address,
-            asked,
-            (timeout_ms or call.settings.request_timeout_ms) / 1_000 + GRACE_S,
-            done,
-            has_answer=not self._is_silent,
-        )
+        produce.send(asked, done, has_answer=not self._is_silent)
 
     def _answered(self, results: list[dict[str, Any]], response: Any, error: HeadraceError | None) -> None:
-        """Store the answer for a group of partitions. With acks=0, ``response`` is None, and the request was sent."""
+        """Store the answer for a part of the partitions. With acks=0, ``response`` is None."""
         try:
             if error is not None:
-                code = _code_of_lost(error)
+                code = number(error)
                 for result in results:
                     result["error_code"] = code
                     result["error_message"] = str(error)[:ERROR_CHARS_MAX]
@@ -487,16 +346,9 @@ class _Produce:
 
 def endpoints(call: Call, leaders: set[int]) -> list[dict[str, Any]]:
     """The addresses at which the client reaches the leaders that an answer names (KIP-951)."""
-    nodes = (call.cluster.node(call, leader) for leader in sorted(leaders))
+    nodes = (call.cluster.node(call.client.listener, leader) for leader in sorted(leaders))
     return [
         {"node_id": node.broker_id, "host": node.host, "port": node.port, "rack": node.rack}
         for node in nodes
         if node is not None
     ]
-
-
-def _code_of_lost(error: HeadraceError) -> int:
-    """The error number for a request whose stream ended before the answer."""
-    if isinstance(error, NetworkError) and not error.was_sent:
-        return NotLeaderOrFollowerError.number
-    return number(error)

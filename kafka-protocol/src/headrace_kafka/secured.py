@@ -1,4 +1,4 @@
-"""Builds the security of a gateway: of its Kafka listeners, and of its calls to nodes."""
+"""Builds the security of the listeners for Kafka's clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace_core.security.tls import TlsSettings, TlsSource
 
 from .connection import ListenerSecurity
 from .sasl import SaslOffer
-from .settings import GatewaySettings
+from .settings import KafkaSettings
 from .tls import NONE, ListenerTls
 
 #: Makes the SASL mechanisms of a listener, from the listener's name and its configuration by key.
@@ -20,18 +20,18 @@ MakeOffer = Callable[[str, Mapping[str, Any]], SaslOffer]
 
 
 def listener_security(
-    config: NodeConfig, settings: GatewaySettings, make_offer: MakeOffer
+    config: NodeConfig, settings: KafkaSettings, make_offer: MakeOffer
 ) -> dict[str, ListenerSecurity]:
     """The security of each Kafka listener. Raises InvalidConfigError, which names the listener, the key and the
     file."""
     found: dict[str, ListenerSecurity] = {}
     for listener in settings.listeners:
-        protocol = settings.protocols.get(listener.name, SecurityProtocol.PLAINTEXT)
-        values = config.listener_values(listener.name.lower())
+        protocol = settings.protocols[listener.name]
+        values = config.listener_values(listener.name)
         try:
-            found[listener.name] = _security_of(protocol, values, make_offer, listener.name.lower())
+            found[listener.name] = _security_of(protocol, values, make_offer, listener.name)
         except InvalidConfigError as error:
-            raise InvalidConfigError(f"kafka listener {listener.name}: {error.message}") from None
+            raise InvalidConfigError(f"listener {listener.name}: {error.message}") from None
     return found
 
 

@@ -7,7 +7,7 @@ bytes and all limits are therefore the same with and without TLS::
     socket -> raw transport -> data_received -> decrypt -> Connection.data_received
     socket <- raw transport <- encrypt <- write <- Connection
 
-A connection counts against the limits of the gateway from its acceptance on, so unfinished handshakes are bounded too
+A connection counts against the limits of the broker from its acceptance on, so unfinished handshakes are bounded too
 (connection.py).
 """
 
@@ -41,7 +41,7 @@ class ListenerTls:
 
     def principal_of(self, certificate: bytes | None) -> Principal:
         """The principal of a client by its certificate (DER); ANONYMOUS without one. Raises
-        SaslAuthenticationFailedError as ``user_principal`` does, so a gateway refuses the same certificates as a
+        SaslAuthenticationFailedError as ``user_principal`` does, so a broker refuses the same certificates as a
         node."""
         if certificate is None:
             return ANONYMOUS
@@ -114,7 +114,7 @@ class TlsTransport(asyncio.Protocol):
         self._above.connection_lost(error)
 
     def _gone(self) -> None:
-        """Called when the client has closed the connection. Many clients that do not trust the gateway's certificate
+        """Called when the client has closed the connection. Many clients that do not trust the broker's certificate
         close the connection without a TLS alert."""
         if self._is_greeted:
             self._failed("the client closed the connection; it may not trust this certificate")

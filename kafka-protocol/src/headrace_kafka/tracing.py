@@ -1,13 +1,13 @@
-"""The spans of a gateway: ``produce`` for each traced partition of a Kafka client's Produce request.
+"""The spans of Kafka's clients: ``produce`` for each traced partition of a Kafka client's Produce request.
 
 Of Kafka's requests only Produce has a place for the context of a trace: the headers of its records. The span is a child
 of the first sampled ``traceparent`` in an uncompressed batch, and the broker's ``append`` is a child of the span. A
-gateway without ``otel.exporter.otlp.endpoint`` has no GatewayTraces, and does not search batches.
+broker without ``otel.exporter.otlp.endpoint`` has no KafkaTraces, and does not search batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from headrace_core.errors import HeadraceError
@@ -15,8 +15,8 @@ from headrace_core.item_errors import error_of
 from headrace_core.tracing.batches import sampled_traceparent_in
 from headrace_core.tracing.node import NodeSpan, NodeTraces
 
-from .links import Done
-
+#: The callback of a request: it receives the response, or the error that ended the request.
+Done = Callable[[Any, HeadraceError | None], None]
 #: Maximum length that a client id has in a span.
 CLIENT_ID_CHARS_MAX = 255
 
@@ -24,21 +24,14 @@ CLIENT_ID_CHARS_MAX = 255
 Spans = dict[int, NodeSpan]
 
 
-class GatewayTraces:
-    """Makes the spans of one gateway. Call all methods in the event loop."""
+class KafkaTraces:
+    """Makes the spans of one broker's Kafka clients. Call all methods in the event loop."""
 
     def __init__(self, node: NodeTraces) -> None:
         self.node = node
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> GatewayTraces | None:
-        """Make a GatewayTraces from the gateway's configuration; None if the gateway exports no traces. Raises
-        InvalidConfigError, MissingDependencyError."""
-        node = NodeTraces.of("gateway", values)
-        return None if node is None else cls(node)
-
     def produce(self, request: Any, client_id: str) -> Spans:
-        """Begin the spans of a ProduceRequest to a broker, and write their contexts into the request. A traced
+        """Begin the spans of a produce request, and write their contexts into the request. A traced
         partition without a span, because of the limit of spans in a second, keeps the client's context."""
         found: Spans = {}
         for index, part in enumerate(request.partitions):

@@ -1,7 +1,8 @@
-"""gRPC calls to brokers and coordinators on behalf of Kafka clients.
+"""What a request of Kafka's clients asks of others: of this broker's own services in the process, and of coordinators
+by gRPC.
 
-A node accepts only 32 calls at once on one connection, and a JoinGroup can last minutes. The gateway therefore has a
-pool of channels for each node, and each channel has its own connection. A call takes the first channel with fewer than
+A node accepts only 32 calls at once on one connection, and a JoinGroup can last minutes. So there is a pool of channels
+for each coordinator, and each channel has its own connection. A call takes the first channel with fewer than
 ``CALLS_MAX`` calls in flight. If all channels are full, the pool opens a new channel.
 """
 
@@ -15,26 +16,22 @@ from typing import Any
 import grpc.aio
 
 from headrace_core.errors import (
-    BrokerIdNotRegisteredError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     HeadraceError,
-    LeaderNotAvailableError,
     NetworkError,
     NotCoordinatorError,
     RequestTimedOutError,
     ServerBusyError,
 )
 from headrace_core.membership.node_links import NodeLinks
-from headrace_core.rpc.channel import PLAINTEXT, REPLACED_S, ChannelPurpose, Channels
+from headrace_core.rpc.channel import REPLACED_S, ChannelPurpose, Channels
 from headrace_core.rpc.limits import RequestCheck
 from headrace_core.rpc.status import error_from_rpc
-from headrace_protos.v1 import fetch_pb2_grpc
 
-from .client import BOOTSTRAP, Client
+from .client import Client
 from .cluster import Cluster
-from .links import Link, SharedLinks
-from .tracing import GatewayTraces
+from .tracing import KafkaTraces
 
 CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
 CHANNELS_MAX = 250  #: Maximum number of channels to one node: together 6,000 calls in flight.
@@ -48,7 +45,7 @@ LOADED_WITHIN_S = 2.0
 #: a loading coordinator is twice as long, up to the maximum.
 LOADED_PAUSE_S, LOADED_PAUSE_S_MAX = 0.05, 0.5
 
-#: From this number of bytes on, the gateway checks a request's size and number of items before it sends the request.
+#: From this number of bytes on, a request's size and number of items are checked before it is sent.
 CHECKED_BYTES = 16 * 1024
 
 Stub = Callable[[grpc.aio.Channel], Any]
@@ -56,19 +53,21 @@ _checks: dict[str, RequestCheck] = {}
 
 
 class Upstream:
-    """Makes calls to nodes; a gateway has one Upstream. All methods raise HeadraceError. ``timeout_ms`` limits a whole
-    call."""
+    """``own(client, stub, method, request, timeout_ms)`` calls this broker's service in the process, with the client's
+    rights; ``open_produce(client)`` and ``open_fetch(client)`` open streams to its logs. ``traces``: None if the broker
+    exports no traces. All methods raise HeadraceError. ``timeout_ms`` limits a whole call."""
 
     def __init__(
         self,
         cluster: Cluster,
-        produce: SharedLinks | None,
-        channels: Channels = PLAINTEXT,
-        traces: GatewayTraces | None = None,
+        channels: Channels,
+        *,
+        own: Callable[[Client, Stub, str, Any, float], Awaitable[Any]],
+        open_produce: Callable[[Client], Any],
+        open_fetch: Callable[[Client], Any],
+        traces: KafkaTraces | None = None,
     ) -> None:
-        """``produce``: the streams for Produce requests that connections share; None if there are none. ``channels``
-        opens the channels. ``traces``: None if the gateway exports no traces."""
-        self.produce = produce
+        self.own, self.open_produce, self.open_fetch = own, open_produce, open_fetch
         self.traces = traces
         self.channels = channels
         self._cluster = cluster
@@ -76,47 +75,6 @@ class Upstream:
 
     async def close(self) -> None:
         await self._pools.close()
-
-    def open_produce(self, client: Client) -> Any:
-        """The way of a client's Produce requests to the leaders."""
-        from .produce_path import Streams
-
-        assert self.produce is not None
-        return Streams(client, self.produce, self.channels)
-
-    def open_fetch(self, client: Client, address: str) -> Any:
-        """The way of a client's Fetch requests to the broker at ``address``."""
-        metadata = client.metadata
-        return Link(
-            address,
-            ChannelPurpose.FETCH,
-            lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch(metadata=metadata),  # type: ignore[no-untyped-call]
-            channels=self.channels,
-        )
-
-    async def any_broker(self, client: Client, stub: Stub, method: str, request: Any, timeout_ms: float) -> Any:
-        """Call an unfenced broker, preferably the broker whose port the client uses. Call another broker only if the
-        gateway certainly did not send the request."""
-        deadline = _deadline(timeout_ms)
-        failure: HeadraceError | None = None
-        for address in self._addresses(client.broker_id):
-            try:
-                return await self.call(client, address, stub, method, request, deadline)
-            except NetworkError as error:
-                if error.was_sent:
-                    raise
-                failure = error
-        raise failure or LeaderNotAvailableError("no broker is available; retry")
-
-    async def broker(
-        self, client: Client, broker_id: int, stub: Stub, method: str, request: Any, timeout_ms: float
-    ) -> Any:
-        """Call one broker. Raises BrokerIdNotRegisteredError if no broker has the id, and NetworkError if the broker is
-        unreachable."""
-        address = self._cluster.broker_address(broker_id)
-        if address is None:
-            raise BrokerIdNotRegisteredError(f"no broker has the id {broker_id}")
-        return await self.call(client, address, stub, method, request, _deadline(timeout_ms))
 
     async def coordinator(
         self, client: Client, kind: str, key: str, stub: Stub, method: str, request: Any, timeout_ms: float
@@ -170,15 +128,6 @@ class Upstream:
             raise lost from None
         finally:
             channel.calls -= 1
-
-    def _addresses(self, preferred: int) -> list[str]:
-        """Addresses of the unfenced brokers; the preferred broker first."""
-        brokers = [each for each in self._cluster.image.brokers.values() if not each.fenced]
-        if preferred != BOOTSTRAP:
-            brokers.sort(key=lambda each: each.broker_id != preferred)
-        else:  # prefer a broker with an open channel, because its connection exists
-            brokers.sort(key=lambda each: self._cluster.grpc_address(each) not in self._pools)
-        return [address for each in brokers if (address := self._cluster.grpc_address(each)) is not None]
 
     async def _other_owner(self, kind: str, key: str, address: str, deadline: float) -> str | None:
         """Wait until the metadata names an owner other than ``address``, and return its address; None if ``deadline``
@@ -271,7 +220,7 @@ class _Channel:
 
 
 class _Pool:
-    """The channels to one node. When the gateway's certificate changes, the pool opens other channels; calls in
+    """The channels to one node. When the broker's certificate changes, the pool opens other channels; calls in
     progress on the old channels have REPLACED_S to end."""
 
     __slots__ = ("_address", "_channels", "_former", "_generation", "_open")

@@ -31,7 +31,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(controllers=1, brokers=3, coordinators=1, gateways=1, registries=1, console=True) as running:
+    with LocalCluster(controllers=1, brokers=3, coordinators=1, kafka=True, registries=1, console=True) as running:
         yield running
 
 

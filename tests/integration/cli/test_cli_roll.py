@@ -22,7 +22,7 @@ WAIT_S = 240
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     config = {"offsets.topic.num.partitions": 4}
-    with LocalCluster(brokers=2, controllers=3, coordinators=2, gateways=2, config=config) as running:
+    with LocalCluster(brokers=2, controllers=3, coordinators=2, kafka=True, config=config) as running:
         yield running
 
 

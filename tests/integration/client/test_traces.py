@@ -45,7 +45,7 @@ def cluster(collecting: Collector) -> Iterator[LocalCluster]:
         "otel.exporter.otlp.headers": "x-tenant=tests, authorization=Bearer secret",
         "group.consumer.assignment.interval.ms": 0,
     }
-    with LocalCluster(controllers=1, brokers=3, coordinators=1, gateways=1, config=config) as made:
+    with LocalCluster(controllers=1, brokers=3, coordinators=1, kafka=True, config=config) as made:
         yield made
 
 

@@ -19,7 +19,7 @@ ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "l
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, controllers=1, coordinators=1, gateways=1, registries=1, mode="inprocess") as running:
+    with LocalCluster(brokers=1, controllers=1, coordinators=1, kafka=True, registries=1, mode="inprocess") as running:
         yield running
 
 

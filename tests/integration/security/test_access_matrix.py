@@ -165,7 +165,7 @@ def world() -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nodes, "properties", with_two)
         with LocalCluster(
-            brokers=1, controllers=1, coordinators=1, gateways=1, mode="inprocess", secure=True, config=config
+            brokers=1, controllers=1, coordinators=1, kafka=True, mode="inprocess", secure=True, config=config
         ) as cluster:
             security = cluster.directory / "security"
             authority = Authority(security)

@@ -69,8 +69,8 @@ from headrace_protos.v1 import (
     security_pb2_grpc,
 )
 from headrace_tools.local.security import MAPPING_RULES
-from tests.integration.gateway.authorization_cases import cases, outline
-from tests.integration.gateway.authorization_cases import codes as error_codes
+from tests.integration.kafka_protocol.authorization_cases import cases, outline
+from tests.integration.kafka_protocol.authorization_cases import codes as error_codes
 from tests.integration.security.test_sasl_cluster import login
 from tests.worlds.security import (
     CLOSED,
@@ -124,7 +124,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, audit_log: Path) -> Iterat
         "audit.log.path": str(audit_log),
     }
     with LocalCluster(
-        brokers=1, controllers=1, coordinators=1, gateways=1, mode="inprocess", secure=True, config=config
+        brokers=1, controllers=1, coordinators=1, kafka=True, mode="inprocess", secure=True, config=config
     ) as running:
         with administrator(running) as admin:
             admin.create_topics([NewTopic("orders"), NewTopic("payroll")])

@@ -41,7 +41,7 @@ P99_S_MAX, GROWTH_MIB_MAX = 9.0 if os.environ.get("CI") == "true" else 3.0, 100
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     config = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512", "connection.failed.authentication.delay.ms": "20"}
-    with LocalCluster(brokers=1, controllers=1, coordinators=0, gateways=1, secure=True, config=config) as running:
+    with LocalCluster(brokers=1, controllers=1, coordinators=0, kafka=True, secure=True, config=config) as running:
         with Admin.from_properties(running.client_properties, bootstrap_servers=running.bootstrap_servers) as admin:
             admin.create_topics([NewTopic("orders")])
             admin.alter_user_scram_credentials(

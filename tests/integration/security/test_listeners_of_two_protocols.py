@@ -42,7 +42,7 @@ def cluster() -> Iterator[LocalCluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nodes, "properties", with_two)
         with LocalCluster(
-            brokers=2, controllers=1, coordinators=1, gateways=1, mode="inprocess", secure=True
+            brokers=2, controllers=1, coordinators=1, kafka=True, mode="inprocess", secure=True
         ) as running:
             with admin_of(running) as admin:
                 admin.create_topics(["orders", "payroll"])

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(
-        brokers=1, controllers=1, coordinators=1, gateways=1, registries=1, mode="inprocess", secure=True
+        brokers=1, controllers=1, coordinators=1, kafka=True, registries=1, mode="inprocess", secure=True
     ) as running:
         with admin(running) as client:
             client.create_topics([NewTopic("orders", partitions=2)])

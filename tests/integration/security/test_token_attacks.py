@@ -48,7 +48,7 @@ def cluster() -> Iterator[LocalCluster]:
         "delegation.token.secret.key": "pl4nted-master-key",
     }
     with LocalCluster(
-        brokers=1, controllers=1, coordinators=0, gateways=1, mode="inprocess", secure=True, config=config
+        brokers=1, controllers=1, coordinators=0, kafka=True, mode="inprocess", secure=True, config=config
     ) as running:
         with Admin(login(running, "PLAIN", "root", "r00t")) as root:
             root.alter_user_scram_credentials(

@@ -160,19 +160,11 @@ def test_a_sole_controller_or_coordinator_that_is_to_be_restarted_is_noted() -> 
     assert unavoidable(facts, [NodeName("broker", 1)]) == []
 
 
-def test_registries_go_after_gateways_and_a_sole_one_is_noted() -> None:
+def test_registries_go_last_and_a_sole_one_is_noted() -> None:
     registry = NodeName("registry", 1)
-    assert next_node([registry, NodeName("gateway", 1)], 1) == NodeName("gateway", 1)
+    assert next_node([registry, NodeName("coordinator", 2)], 1) == NodeName("coordinator", 2)
     facts = seen(nodes={**dict.fromkeys(NODES, True), registry: True})
+    assert not_whole(facts) == []
     assert unavoidable(facts, [registry]) == ["there is one registry: requests for schemas wait while it restarts"]
     assert unavoidable(facts, NODES) == []
-
-
-def test_gateways_go_last_and_a_sole_one_is_noted() -> None:
-    gateway = NodeName("gateway", 1)
-    assert next_node([gateway, NodeName("coordinator", 2)], 1) == NodeName("coordinator", 2)
-    facts = seen(nodes={**dict.fromkeys(NODES, True), gateway: True})
-    assert not_whole(facts) == []
-    assert unavoidable(facts, [gateway]) == ["there is one gateway: Kafka's clients wait while it restarts"]
-    assert unavoidable(facts, NODES) == []
-    assert not_whole(seen(nodes={**dict.fromkeys(NODES, True), gateway: False})) == ["gateway 1 is not running"]
+    assert not_whole(seen(nodes={**dict.fromkeys(NODES, True), registry: False})) == ["registry 1 is not running"]

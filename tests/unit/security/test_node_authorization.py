@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headrace_core.errors import InvalidConfigError, SaslAuthenticationFailedError
+from headrace_core.errors import ClusterAuthorizationFailedError, InvalidConfigError, SaslAuthenticationFailedError
 from headrace_core.metadata.records import AclRecord, RemoveAclRecord
 from headrace_core.metadata.security import SecurityBuilder, SecurityImage
 from headrace_core.metadata.sorted_map import SortedMap
@@ -212,3 +212,61 @@ def test_a_call_of_an_unknown_caller_leaves_a_line() -> None:
         ("10.0.0.7", None, "SASL_AUTHENTICATION_FAILED")
     }
     assert "stolen-key" not in "".join(lines)
+
+
+class _OfNode:
+    """The context of a call from a node with a certificate."""
+
+    def __init__(self, **metadata: str) -> None:
+        self._metadata = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+
+    def peer(self) -> str:
+        return "ipv4:10.1.1.1:5"
+
+    def auth_context(self) -> dict[str, Any]:
+        return {"x509_pem_cert": [b"pem"]}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+
+ALICES = {"headrace_principal": "User:alice", "headrace_client_host": "10.9.9.9", "headrace_client_id": "app"}
+
+
+def _internal(role: str, takes_clients_of: str = "broker") -> Gate:
+    return Gate(
+        "internal",
+        "SSL",
+        authorization_of(KEYS, SecurityImage),
+        node_identity=lambda pem: NodeIdentity(role, 7),
+        takes_clients_of=takes_clients_of,
+    )
+
+
+def test_a_broker_calls_a_coordinator_for_the_client_that_it_names() -> None:
+    access = _internal("broker").admit("/headrace.v1.Groups/JoinGroup", _OfNode(**ALICES))
+    assert access.caller == Caller(Principal("User", "alice"), "10.9.9.9", "app", "internal")
+    assert access.is_limited, "with the client's rights, not the broker's"
+
+
+@pytest.mark.parametrize(("role", "takes"), [("coordinator", "broker"), ("controller", "broker"), ("broker", "")])
+def test_no_other_node_calls_for_a_client_and_only_a_coordinator_takes_it(role: str, takes: str) -> None:
+    with pytest.raises(SaslAuthenticationFailedError, match=f"a {role} may not call for a client"):
+        _internal(role, takes).admit("/headrace.v1.Groups/JoinGroup", _OfNode(**ALICES))
+
+
+@pytest.mark.parametrize("path", ["/headrace.v1.TransactionMarkers/WriteMarkers", "/headrace.v1.Unknown/Call"])
+def test_a_broker_may_not_make_the_calls_of_nodes_for_a_client(path: str) -> None:
+    with pytest.raises(ClusterAuthorizationFailedError):
+        _internal("broker").admit(path, _OfNode(**ALICES))
+
+
+def test_without_a_client_a_broker_is_a_node_and_calls_no_group() -> None:
+    with pytest.raises(ClusterAuthorizationFailedError, match="a broker is not authorized to call Groups"):
+        _internal("broker").admit("/headrace.v1.Groups/JoinGroup", _OfNode())
+
+
+@pytest.mark.parametrize("named", ["Node:broker:1", "alice", "User:" + "a" * 5_000])
+def test_a_broker_calls_only_for_users(named: str) -> None:
+    with pytest.raises(SaslAuthenticationFailedError):
+        _internal("broker").admit("/headrace.v1.Groups/JoinGroup", _OfNode(headrace_principal=named))

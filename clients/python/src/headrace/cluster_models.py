@@ -116,7 +116,7 @@ class NodeDescription:
 
     ``clock_ahead_ms``: how far the node's wall clock is ahead of this machine's clock (negative: behind), with an error
     of at most half of ``round_trip_ms``. ``open_descriptors`` is None if the node's system does not report it;
-    ``descriptors_max`` is None if there is no limit. ``disk``: the disk of a coordinator or gateway; None: unknown, or
+    ``descriptors_max`` is None if there is no limit. ``disk``: the disk of a coordinator; None: unknown, or
     another role (``LogDirDescription``, ``QuorumReplica``).
     """
 

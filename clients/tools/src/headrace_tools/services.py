@@ -10,7 +10,6 @@ PACKAGES = {
     "controller": "headrace_controller",
     "broker": "headrace_broker",
     "coordinator": "headrace_coordinator",
-    "gateway": "headrace_gateway",
     "registry": "headrace_registry",
     "console": "headrace_console",
 }

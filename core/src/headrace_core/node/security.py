@@ -114,6 +114,7 @@ class NodeSecurity:
             node_identity=node_identity,
             principal_of=found.principal_of,
             sessions=sessions or self.sessions_of(listener),
+            takes_clients_of="broker" if self._config.role == "coordinator" and listener == INTERNAL else "",
             **({} if self.audit is None else {"on_unknown": self.audit.call_refused}),
         )
         takes_plaintext = self.takes_plaintext and listener == INTERNAL

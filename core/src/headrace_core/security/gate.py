@@ -2,10 +2,11 @@
 
 For each call, in this order:
 
-1. *Identify* the caller. On listeners for nodes, the certificate identifies the node; on the gateway's listener, a
-   gateway also names the client for which it calls. On listeners for clients, the protocol decides: with SSL the
-   client's certificate identifies the client, with SASL the session of the connection; with PLAINTEXT every caller is
-   User:ANONYMOUS. A caller that cannot be identified is refused before its request is read.
+1. *Identify* the caller. On listeners for nodes, the certificate identifies the node. A broker names the client of
+   Kafka's protocol for which it calls a coordinator, and the caller is this client then (so does a gateway). On
+   listeners for clients, the protocol decides: with SSL the client's certificate identifies the client, with SASL the
+   session of the connection; with PLAINTEXT every caller is User:ANONYMOUS. A caller that cannot be identified is
+   refused before its request is read.
 2. *Check* the call's rules (rules.py). A node needs the right role and may name no other node (node_ids.py); a client
    needs the rights. By a rule with ``each``, only the refused resources get an error, and the call continues with the
    other resources (shapes.py, or the handler of a stream).
@@ -34,7 +35,7 @@ from .shapes import HANDLED, SHAPES
 INTERNAL, GATEWAY = "internal", "gateway"
 #: Metadata key of a call for the token of a SASL session.
 SESSION_KEY = "headrace-session"
-#: Metadata keys with which a gateway names its client's principal and host.
+#: Metadata keys with which a node names the principal and the host of the client for which it calls.
 PRINCIPAL_KEY, HOST_KEY = "headrace-principal", "headrace-client-host"
 #: Prefixes of the methods of gRPC's libraries: every caller may call the first; the second needs authentication.
 _HEALTH = "/grpc.health.v1.Health/"
@@ -87,6 +88,7 @@ class Gate:
     ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. ``authorization``: the node's authorizer.
     ``node_identity`` reads a node's certificate (PEM) and raises SaslAuthenticationFailedError for any other.
     ``principal_of`` returns the principal of a client's certificate (PEM). ``sessions``: needed for SASL.
+    ``takes_clients_of``: on the internal listener, the role whose nodes may call for a client, which they name.
     ``on_unknown(host, listener, call, error)`` is called for each call whose caller cannot be identified.
     """
 
@@ -99,6 +101,7 @@ class Gate:
         node_identity: Callable[[bytes], NodeCertificate] | None = None,
         principal_of: Callable[[bytes], Principal] | None = None,
         sessions: Sessions | None = None,
+        takes_clients_of: str = "",
         on_unknown: Callable[[str, str, str, HeadraceError], None] = lambda *_: None,
     ) -> None:
         self._on_unknown = on_unknown
@@ -108,6 +111,7 @@ class Gate:
         self._node_identity = node_identity
         self._principal_of = principal_of
         self._sessions = sessions
+        self._takes_clients_of = takes_clients_of
         self._is_secured = self.protocol != "PLAINTEXT"
         self._is_sasl = self.protocol.startswith("SASL_")
         self._hosts: dict[str, str] = {}
@@ -158,13 +162,15 @@ class Gate:
         node = self._node_identity(pem)
         principal = Principal("Node", f"{node.role}:{'*' if node.node_id is None else node.node_id}")
         caller = Caller(principal, host, "", self.listener, node.role, node.node_id)
-        if self.listener == INTERNAL:
-            return caller
-        if node.role != GATEWAY:
-            raise SaslAuthenticationFailedError(f"listener {self.listener} accepts only gateways, not a {node.role}")
         metadata = dict(context.invocation_metadata() or ())
         named = metadata.get(PRINCIPAL_KEY)
-        return caller if named is None else _client_of_gateway(str(named), metadata, self.listener)
+        if self.listener == GATEWAY and node.role != GATEWAY:
+            raise SaslAuthenticationFailedError(f"listener {self.listener} accepts only gateways, not a {node.role}")
+        if named is None:
+            return caller
+        if self.listener == INTERNAL and node.role != self._takes_clients_of:
+            raise SaslAuthenticationFailedError(f"listener {self.listener}: a {node.role} may not call for a client")
+        return _client_of_node(str(named), metadata, self.listener, node.role)
 
     def _host_of(self, peer: str) -> str:
         host = self._hosts.get(peer)
@@ -197,6 +203,8 @@ class Gate:
                     f"a {caller.role} is not authorized to call {method} on listener {self.listener}"
                 )
             return _set(Access(caller, None, found.method, reporting=self._authorization))
+        if self.listener == INTERNAL and not (found is not None and (found.rules or found.is_authenticated)):
+            raise ClusterAuthorizationFailedError(f"not authorized to call {path}: clients may not make this call")
         if found is None and not path.startswith(_REFLECTION):
             raise ClusterAuthorizationFailedError(f"not authorized to call {path}: the method has no access rules")
         method = path.rpartition(".")[2] if found is None else found.method
@@ -301,18 +309,19 @@ def _certificate(context: Any) -> bytes | None:
     return pem
 
 
-def _client_of_gateway(named: str, metadata: dict[str, Any], listener: str) -> Caller:
-    """The client that a gateway names. Raises SaslAuthenticationFailedError for a principal that is no user."""
+def _client_of_node(named: str, metadata: dict[str, Any], listener: str, role: str) -> Caller:
+    """The client that a node names, which calls for it. Raises SaslAuthenticationFailedError for a principal that is no
+    user."""
     text = unquote(named)
     try:
         principal = parse_principal(text)
     except InvalidRequestError:
         raise SaslAuthenticationFailedError(
-            f"the gateway sent {text[:60]!r}, which is not a principal of the form TYPE:NAME"
+            f"the {role} sent {text[:60]!r}, which is not a principal of the form TYPE:NAME"
         ) from None
     if principal.kind != "User" or len(text) > PRINCIPAL_CHARS_MAX:
         raise SaslAuthenticationFailedError(
-            f"a gateway can act only for a principal of type User, not for {text[:60]!r}"
+            f"a {role} can act only for a principal of type User, not for {text[:60]!r}"
         )
     client_id = unquote(str(metadata.get(CLIENT_ID_KEY, "")))[:CLIENT_ID_CHARS_MAX]
     return Caller(principal, canonical_host(str(metadata.get(HOST_KEY, ""))), client_id, listener)

@@ -20,7 +20,7 @@ async def describe_acls(call: Call, request: Message) -> Fields:
     call.require_cluster()
     timeout_ms = call.settings.request_timeout_ms
     asked = security_pb2.DescribeAclsRequest(filter=_filter(request), timeout_ms=timeout_ms)
-    answer = await call.any_broker(security_pb2_grpc.SecurityStub, "DescribeAcls", asked, timeout_ms)
+    answer = await call.own(security_pb2_grpc.SecurityStub, "DescribeAcls", asked, timeout_ms)
     patterns: dict[tuple[int, str, int], list[Fields]] = {}
     for entry in answer.entries:
         pattern = entry.resource_type, entry.resource_name, entry.pattern_type

@@ -34,7 +34,7 @@ async def describe_cluster(call: Call, request: Message) -> dict[str, Any]:
         "controller_id": cluster.controller_id(),
         "brokers": [
             {**node._asdict(), "is_fenced": brokers[node.broker_id].fenced}
-            for node in cluster.nodes(call, include_fenced=request.include_fenced_brokers)
+            for node in cluster.nodes(call.client.listener, include_fenced=request.include_fenced_brokers)
         ],
         "cluster_authorized_operations": cluster_operations(call, asked=request.include_cluster_authorized_operations),
     }

@@ -40,9 +40,8 @@ _OPERATIONS = {
     2: admin_pb2.AlterConfigOp.KIND_APPEND,
     3: admin_pb2.AlterConfigOp.KIND_SUBTRACT,
 }
-#: Number of resources in one call. Their descriptions take up to 12 ms of the gateway's time.
+#: Number of resources in one call. Their descriptions take up to 12 ms of the event loop.
 DESCRIBED_AT_ONCE = 50
-_ANY = -1
 _LIST_OPERATIONS = (admin_pb2.AlterConfigOp.KIND_APPEND, admin_pb2.AlterConfigOp.KIND_SUBTRACT)
 
 
@@ -67,7 +66,7 @@ def _require(call: Call, operation: Operation, resource: Message) -> None:
 
 async def describe_configs(call: Call, request: Message) -> Fields:
     results: list[Fields] = []
-    wanted: dict[int, list[tuple[Message, Fields]]] = {}
+    wanted: list[tuple[Message, Fields]] = []
     for resource in request.resources:
         fields: Fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         results.append(fields)
@@ -76,12 +75,12 @@ async def describe_configs(call: Call, request: Message) -> Fields:
             if resource.resource_type in (GROUP, CLIENT_METRICS):  # a resource without its own settings
                 fields |= {"error_code": NONE, "configs": []}
             else:
-                wanted.setdefault(_broker_of(call, resource), []).append((resource, fields))
+                _check_described_here(call, resource)
+                wanted.append((resource, fields))
         except HeadraceError as error:
             fields |= _failed(error)
-    for broker_id, items in wanted.items():
-        for at in range(0, len(items), DESCRIBED_AT_ONCE):
-            await _describe(call, request, broker_id, items[at : at + DESCRIBED_AT_ONCE])
+    for at in range(0, len(wanted), DESCRIBED_AT_ONCE):
+        await _describe(call, request, wanted[at : at + DESCRIBED_AT_ONCE])
     return {"results": results}
 
 
@@ -89,22 +88,19 @@ def _failed(error: HeadraceError) -> Fields:
     return {"error_code": number(error), "error_message": str(error), "configs": []}
 
 
-def _broker_of(call: Call, resource: Message) -> int:
-    """The broker that describes a resource; _ANY: any broker."""
+def _check_described_here(call: Call, resource: Message) -> None:
+    """Raise an error for a resource that this broker cannot describe: only a broker itself knows its properties
+    file."""
     kind, name = resource.resource_type, resource.resource_name
     if kind not in _TYPES:
         raise _unbuilt(kind)
     if kind == TOPIC:
         check_topic_name(name)
-    if kind == TOPIC or not name:
-        return _ANY
-    broker_id = parse_broker_id(name)
-    if broker_id not in call.cluster.image.brokers:
-        raise InvalidRequestError(f"no broker has the id {broker_id}")
-    return broker_id
+    elif name and parse_broker_id(name) != (own := call.cluster.broker_id):
+        raise InvalidRequestError(f"unexpected broker id {name}: expected {own} or an empty string")
 
 
-async def _describe(call: Call, request: Message, broker_id: int, items: Sequence[tuple[Message, Fields]]) -> None:
+async def _describe(call: Call, request: Message, items: Sequence[tuple[Message, Fields]]) -> None:
     """Describe resources with one call, and put the results into their fields."""
     asked = admin_pb2.DescribeConfigsRequest(
         resources=[
@@ -114,10 +110,7 @@ async def _describe(call: Call, request: Message, broker_id: int, items: Sequenc
     )
     stub, timeout_ms = admin_pb2_grpc.AdminStub, call.settings.request_timeout_ms
     try:
-        if broker_id == _ANY:
-            answer = await call.any_broker(stub, "DescribeConfigs", asked, timeout_ms)
-        else:
-            answer = await call.broker(broker_id, stub, "DescribeConfigs", asked, timeout_ms)
+        answer = await call.own(stub, "DescribeConfigs", asked, timeout_ms)
     except HeadraceError as error:
         for _, fields in items:
             fields |= _failed(error)
@@ -257,7 +250,7 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
     if sent:
         timeout_ms = call.settings.request_timeout_ms
         try:
-            answer = await call.any_broker(admin_pb2_grpc.AdminStub, "AlterConfigs", asked, timeout_ms)
+            answer = await call.own(admin_pb2_grpc.AdminStub, "AlterConfigs", asked, timeout_ms)
             if answer.metadata_offset:
                 await call.applied(answer.metadata_offset, timeout_ms)
         except HeadraceError as error:

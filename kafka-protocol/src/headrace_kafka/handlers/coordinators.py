@@ -1,6 +1,6 @@
 """FindCoordinator (KIP-699): the broker to which a client sends the requests for a group or a transactional id.
 
-Headrace's coordinators are separate processes, and every gateway can call them. A client gets the leader of the key's
+Headrace's coordinators are separate processes, and every broker can call them. A client gets the leader of the key's
 shard, because Kafka's tools expect this broker as the coordinator. A broker creates the internal topic
 (``__consumer_offsets`` or ``__transaction_state``) at the topic's first use.
 """
@@ -23,7 +23,7 @@ from ..cluster import GROUP, TRANSACTION
 from ..errors import INVALID_REQUEST, NONE, number
 from ..wire.schema import Message
 
-#: Maps Kafka's key type to the kind of key, the topic of the shards, and Headrace's coordinator type. The gateway does
+#: Maps Kafka's key type to the kind of key, the topic of the shards, and Headrace's coordinator type. The broker does
 #: not serve key type 2 (share groups).
 _KINDS = {
     0: (GROUP, OFFSETS_TOPIC, metadata_pb2.COORDINATOR_TYPE_GROUP),
@@ -40,7 +40,7 @@ async def find_coordinator(call: Call, request: Message) -> dict[str, Any]:
     keys = list(dict.fromkeys(request.coordinator_keys)) if call.version >= _BATCH_VERSION else [request.key]
     kind = _KINDS.get(request.key_type)
     if kind is None:
-        message = f"the gateway does not serve coordinator type {request.key_type}"
+        message = f"the broker does not serve coordinator type {request.key_type}"
         found = [_error(key, INVALID_REQUEST, message) for key in keys]
     else:
         found = await _find(call, keys, *kind)
@@ -71,7 +71,7 @@ async def _find(call: Call, keys: list[str], kind: str, topic: str, coordinator_
 def _found(call: Call, kind: str, key: str) -> dict[str, Any]:
     try:
         call.cluster.owner_address(kind, key)
-        node = call.cluster.coordinator_node(call, kind, key)
+        node = call.cluster.coordinator_node(call.client.listener, kind, key)
     except HeadraceError as error:
         return _error(key, number(error), str(error))
     return {
@@ -93,7 +93,7 @@ async def _create(call: Call, key: str, coordinator_type: Any) -> None:
     """Make a broker create the topic of the shards, by a FindCoordinator call for ``key``."""
     timeout_ms = call.settings.request_timeout_ms
     request = metadata_pb2.FindCoordinatorRequest(type=coordinator_type, keys=[key])
-    answer = await call.any_broker(metadata_pb2_grpc.MetadataStub, "FindCoordinator", request, timeout_ms)
+    answer = await call.own(metadata_pb2_grpc.MetadataStub, "FindCoordinator", request, timeout_ms)
     await call.applied(answer.metadata_offset, timeout_ms)
 
 

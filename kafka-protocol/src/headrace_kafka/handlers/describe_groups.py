@@ -15,12 +15,12 @@ from headrace_core.errors import (
     TopicAuthorizationFailedError,
 )
 from headrace_core.metadata.shards import address_of
+from headrace_core.node.listeners import INTERNAL
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
 from ..access import CLUSTER, CLUSTER_NAME, DELETE, DESCRIBE, TOPIC
 from ..access import GROUP as GROUP_RESOURCE
 from ..call import Call
-from ..client import BOOTSTRAP
 from ..cluster import GROUP
 from ..errors import NONE, kafkas, number
 from ..upstream import when_loaded
@@ -222,11 +222,9 @@ async def list_groups(call: Call, request: Message) -> Fields:
 
 
 def is_listed(call: Call, kind: str, key: str) -> bool:
-    """Whether the answer on the port that the client uses lists a group or a transactional id. A client asks every
-    broker and merges the lists. The port of a broker therefore lists only the keys for which this client gets the
-    broker as coordinator. The bootstrap port lists all keys."""
-    asked = call.client.broker_id
-    return asked == BOOTSTRAP or call.cluster.coordinator_node(call, kind, key).broker_id == asked
+    """Whether this broker's answer lists a group or a transactional id. A client asks every broker and merges the
+    lists: a broker lists only the keys for which it is the coordinator that clients get."""
+    return call.cluster.coordinator_node(call.client.listener, kind, key).broker_id == call.cluster.broker_id
 
 
 async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> list[Any]:
@@ -237,9 +235,7 @@ async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> 
     async def ask() -> list[Any]:
         return await asyncio.gather(
             *(
-                call.upstream.call(
-                    call.client, address_of(each, call.cluster.node_listener), stub, method, request, deadline
-                )
+                call.upstream.call(call.client, address_of(each, INTERNAL), stub, method, request, deadline)
                 for each in call.cluster.image.ledger.coordinators.values()
             )
         )

@@ -1,9 +1,8 @@
-"""Offsets of logs: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and DescribeProducers. The leader of each
-partition answers for the partition."""
+"""Offsets of logs: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and DescribeProducers, of the partitions that this
+broker leads."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ from headrace_protos.v1 import (
 
 from ..access import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, DELETE, DESCRIBE, READ, TOPIC
 from ..call import Call
-from ..client import BOOTSTRAP
 from ..errors import kafkas, number
 from ..wire.schema import Message
 
@@ -46,7 +44,7 @@ Failed = Callable[[int, int, str], Fields]
 class _Asked(NamedTuple):
     topic: str
     partition: int
-    message: Any  #: The gRPC message for the partition in the request to the leader.
+    message: Any  #: The gRPC message for the partition.
     topic_at: int
     at: int
 
@@ -58,9 +56,8 @@ async def list_offsets(call: Call, request: Message) -> Fields:
     def failed(partition: int, code: int, _text: str) -> Fields:
         return {"partition_index": partition, "error_code": code}
 
-    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
-        answer = await call.broker(
-            broker_id,
+    async def ask(asked: list[_Asked]) -> list[Fields]:
+        answer = await call.own(
             offsets_pb2_grpc.OffsetsStub,
             "ListOffsets",
             offsets_pb2.ListOffsetsRequest(
@@ -98,7 +95,7 @@ async def list_offsets(call: Call, request: Message) -> Fields:
 
     named = [(topic.name, [(item.partition_index, item) for item in topic.partitions]) for topic in request.topics]
     most = limit_of("Offsets/ListOffsets", "partitions")
-    results = await _of_leaders(call, named, message, ask, failed, most, DESCRIBE)
+    results = await _of_led(call, named, message, ask, failed, most, DESCRIBE)
     return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
@@ -108,9 +105,8 @@ async def offset_for_leader_epoch(call: Call, request: Message) -> Fields:
     def failed(partition: int, code: int, _text: str) -> Fields:
         return {"partition": partition, "error_code": code}
 
-    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
-        answer = await call.broker(
-            broker_id,
+    async def ask(asked: list[_Asked]) -> list[Fields]:
+        answer = await call.own(
             offsets_pb2_grpc.OffsetsStub,
             "OffsetForLeaderEpoch",
             offsets_pb2.OffsetForLeaderEpochRequest(partitions=[each.message for each in asked]),
@@ -137,7 +133,7 @@ async def offset_for_leader_epoch(call: Call, request: Message) -> Fields:
     named = [(topic.topic, [(item.partition, item) for item in topic.partitions]) for topic in request.topics]
     most = limit_of("Offsets/OffsetForLeaderEpoch", "partitions")
     operation = None if call.sees(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME) else DESCRIBE
-    results = await _of_leaders(call, named, message, ask, failed, most, operation)
+    results = await _of_led(call, named, message, ask, failed, most, operation)
     return {"topics": [{"topic": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
@@ -149,9 +145,8 @@ async def delete_records(call: Call, request: Message) -> Fields:
 
     timeout_ms = max(request.timeout, 0)
 
-    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
-        answer = await call.broker(
-            broker_id,
+    async def ask(asked: list[_Asked]) -> list[Fields]:
+        answer = await call.own(
             offsets_pb2_grpc.OffsetsStub,
             "DeleteRecords",
             offsets_pb2.DeleteRecordsRequest(partitions=[each.message for each in asked], timeout_ms=timeout_ms),
@@ -173,7 +168,7 @@ async def delete_records(call: Call, request: Message) -> Fields:
 
     named = [(topic.name, [(item.partition_index, item) for item in topic.partitions]) for topic in request.topics]
     most = limit_of("Offsets/DeleteRecords", "partitions")
-    results = await _of_leaders(call, named, message, ask, failed, most, DELETE)
+    results = await _of_led(call, named, message, ask, failed, most, DELETE)
     return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
@@ -183,9 +178,8 @@ async def describe_producers(call: Call, request: Message) -> Fields:
     def failed(partition: int, code: int, text: str) -> Fields:
         return {"partition_index": partition, "error_code": code, "error_message": text}
 
-    async def ask(broker_id: int, asked: list[_Asked]) -> list[Fields]:
-        answer = await call.broker(
-            broker_id,
+    async def ask(asked: list[_Asked]) -> list[Fields]:
+        answer = await call.own(
             transactions_pb2_grpc.ProducersStub,
             "DescribeProducers",
             transactions_pb2.DescribeProducersRequest(partitions=[each.message for each in asked]),
@@ -220,28 +214,28 @@ async def describe_producers(call: Call, request: Message) -> Fields:
         (topic.name, [(item, item) for item in dict.fromkeys(topic.partition_indexes)]) for topic in request.topics
     ]
     most = limit_of("Producers/DescribeProducers", "partitions")
-    results = await _of_leaders(call, named, message, ask, failed, most, READ)
+    results = await _of_led(call, named, message, ask, failed, most, READ)
     return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
-async def _of_leaders(
+async def _of_led(
     call: Call,
     named: list[tuple[str, list[tuple[int, Any]]]],
     message: Callable[[str, Any], Any],
-    ask: Callable[[int, list[_Asked]], Any],
+    ask: Callable[[list[_Asked]], Any],
     failed: Failed,
     most: int,
     operation: Operation | None,
 ) -> list[list[Fields]]:
-    """Ask the leader of each partition. Returns the answer's fields for the partitions of each topic, in the request's
-    order.
+    """Ask for the partitions that this broker leads. Returns the answer's fields for the partitions of each topic, in
+    the request's order.
 
-    ``named``: pairs of a topic and its list of (partition, item). ``message(topic, item)`` returns the message to the
-    leader, or the answer's fields if the leader need not be asked; it may raise HeadraceError. ``most``: maximum number
-    of partitions in one request to a leader. ``operation``: the operation that the client needs on each topic.
+    ``named``: pairs of a topic and its list of (partition, item). ``message(topic, item)`` returns the message for the
+    partition, or the answer's fields if the log need not be asked; it may raise HeadraceError. ``most``: maximum number
+    of partitions in one request. ``operation``: the operation that the client needs on each topic.
     """
     results: list[list[Fields]] = [[{} for _ in items] for _, items in named]
-    groups: dict[int, list[_Asked]] = {}
+    led: list[_Asked] = []
     async with Turns(sum(len(items) for _, items in named)) as turns:
         for topic_at, (topic, items) in enumerate(named):
             hidden = None
@@ -253,7 +247,7 @@ async def _of_leaders(
                 try:
                     if hidden is not None:
                         raise hidden
-                    leader = _leader(call, topic, partition)
+                    _check_leads(call, topic, partition)
                     made = message(topic, item)
                 except HeadraceError as error:
                     results[topic_at][at] = failed(partition, number(error), str(error))
@@ -261,33 +255,26 @@ async def _of_leaders(
                 if isinstance(made, dict):
                     results[topic_at][at] = made
                 else:
-                    groups.setdefault(leader, []).append(_Asked(topic, partition, made, topic_at, at))
+                    led.append(_Asked(topic, partition, made, topic_at, at))
 
-    async def one(leader: int, asked: list[_Asked]) -> None:
+    for page in pages(led, most) if led else ():
+        asked = list(page)
         found: Iterable[Fields]
         try:
-            found = await ask(leader, asked)
+            found = await ask(asked)
         except HeadraceError as error:
             found = [failed(each.partition, number(error), str(error)) for each in asked]
         for each, fields in zip(asked, found, strict=True):
             results[each.topic_at][each.at] = fields
-
-    parts = [(leader, list(page)) for leader, asked in groups.items() for page in pages(asked, most)]
-    if len(parts) == 1:
-        await one(*parts[0])
-    else:
-        await asyncio.gather(*(one(leader, asked) for leader, asked in parts))
     return results
 
 
-def _leader(call: Call, topic: str, partition: int) -> int:
+def _check_leads(call: Call, topic: str, partition: int) -> None:
     found = call.cluster.topic(topic)
     if found is None or not 0 <= partition < len(found.partitions):
         raise UnknownTopicOrPartitionError(f"partition {topic}-{partition} does not exist")
     leader = found.partitions[partition].leader
     if leader < 0:
         raise LeaderNotAvailableError(f"partition {topic}-{partition} has no leader")
-    asked = call.client.broker_id
-    if asked not in (BOOTSTRAP, leader):
-        raise NotLeaderOrFollowerError(f"broker {asked} does not lead {topic}-{partition}")
-    return leader
+    if leader != call.cluster.broker_id:
+        raise NotLeaderOrFollowerError(f"broker {call.cluster.broker_id} does not lead {topic}-{partition}")

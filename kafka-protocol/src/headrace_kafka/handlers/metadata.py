@@ -1,6 +1,6 @@
 """Metadata and DescribeTopicPartitions, from the applied metadata image.
 
-The gateway caches each topic's part of the answer until the topic or the set of offline replicas changes, because
+The broker caches each topic's part of the answer until the topic or the set of offline replicas changes, because
 clients of a large cluster often ask for all topics.
 """
 
@@ -81,7 +81,7 @@ def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) ->
     return {
         "brokers": [
             {"node_id": node.broker_id, "host": node.host, "port": node.port, "rack": node.rack}
-            for node in cluster.nodes(call)
+            for node in cluster.nodes(call.client.listener)
         ],
         "cluster_id": cluster.image.cluster_id,
         "controller_id": cluster.controller_id(),
@@ -137,7 +137,7 @@ async def _create(call: Call, names: Sequence[str]) -> dict[str, int]:
     try:
         for page in pages(names, limit_of("Metadata/GetMetadata", "topics")):
             request = metadata_pb2.MetadataRequest(topics=page, allow_auto_topic_creation=True)
-            answer = await call.any_broker(metadata_pb2_grpc.MetadataStub, "GetMetadata", request, timeout_ms)
+            answer = await call.own(metadata_pb2_grpc.MetadataStub, "GetMetadata", request, timeout_ms)
             for topic in answer.topics:
                 if topic.error.code:
                     refused[topic.name] = kafkas(topic.error.code)

@@ -33,7 +33,7 @@ async def describe_quorum(call: Call, request: Message) -> Fields:
                 unknown = UnknownTopicOrPartitionError.number
                 partitions.append({"partition_index": item.partition_index, "error_code": unknown})
                 continue
-            answer = await call.any_broker(
+            answer = await call.own(
                 admin_pb2_grpc.AdminStub,
                 "DescribeQuorum",
                 admin_pb2.DescribeQuorumRequest(timeout_ms=timeout_ms),

@@ -40,7 +40,7 @@ async def describe_client_quotas(call: Call, request: Message) -> Fields:
             part.default = True
         elif component.match_type != _ANY:
             raise InvalidRequestError(f"match type {component.match_type}: must be 0 (exact), 1 (default) or 2 (any)")
-    answer = await call.any_broker(security_pb2_grpc.SecurityStub, "DescribeClientQuotas", asked, timeout_ms)
+    answer = await call.own(security_pb2_grpc.SecurityStub, "DescribeClientQuotas", asked, timeout_ms)
     return {
         "error_code": NONE,
         "entries": [

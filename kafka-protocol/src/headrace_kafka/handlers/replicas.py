@@ -9,7 +9,6 @@ from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..access import CLUSTER, CLUSTER_NAME, DESCRIBE
 from ..call import Call
-from ..client import BOOTSTRAP
 from ..errors import NONE, kafkas, number
 from ..wire.schema import Message
 from .topics import change
@@ -134,7 +133,7 @@ async def list_partition_reassignments(call: Call, request: Message) -> Fields:
         asked.partitions.add(topic=topic.name, partitions=topic.partition_indexes)
     topics: dict[str, list[Fields]] = {}
     if request.topics is None or request.topics:
-        answer = await call.any_broker(admin_pb2_grpc.AdminStub, "ListPartitionReassignments", asked, timeout_ms)
+        answer = await call.own(admin_pb2_grpc.AdminStub, "ListPartitionReassignments", asked, timeout_ms)
         for found in answer.reassignments:
             topics.setdefault(found.topic, []).append(
                 {
@@ -151,14 +150,14 @@ async def list_partition_reassignments(call: Call, request: Message) -> Fields:
 
 
 async def describe_log_dirs(call: Call, request: Message) -> Fields:
-    """The directories of the broker whose port the client uses. A client that is not authorized to describe the cluster
+    """The directories of this broker. A client that is not authorized to describe the cluster
     gets no directory, and an error from version 3 on."""
     if not call.allows(DESCRIBE, CLUSTER, CLUSTER_NAME):
         return {"error_code": ClusterAuthorizationFailedError.number, "results": []}
     asked = admin_pb2.DescribeLogDirsRequest()
     for topic in request.topics or ():
         asked.topics.add(topic=topic.topic, partitions=topic.partitions)
-    answer = await _of_broker(call, "DescribeLogDirs", asked)
+    answer = await call.own(admin_pb2_grpc.AdminStub, "DescribeLogDirs", asked, call.settings.request_timeout_ms)
     results = []
     for directory in answer.directories:
         topics: dict[str, list[Fields]] = {}
@@ -184,7 +183,7 @@ async def describe_log_dirs(call: Call, request: Message) -> Fields:
 
 
 async def alter_replica_log_dirs(call: Call, request: Message) -> Fields:
-    """Move replicas of the broker whose port the client uses to other directories (KIP-113)."""
+    """Move replicas of this broker to other directories (KIP-113)."""
     asked = admin_pb2.AlterReplicaLogDirsRequest()
     named: dict[str, list[int]] = {}
     for directory in request.dirs:
@@ -196,7 +195,9 @@ async def alter_replica_log_dirs(call: Call, request: Message) -> Fields:
     refused = NONE
     try:
         call.require_cluster()
-        answer = await _of_broker(call, "AlterReplicaLogDirs", asked)
+        answer = await call.own(
+            admin_pb2_grpc.AdminStub, "AlterReplicaLogDirs", asked, call.settings.request_timeout_ms
+        )
         codes = {(found.topic, found.partition): kafkas(found.error.code) for found in answer.results}
     except HeadraceError as error:
         refused = number(error)
@@ -212,11 +213,3 @@ async def alter_replica_log_dirs(call: Call, request: Message) -> Fields:
             for name, partitions in named.items()
         ]
     }
-
-
-async def _of_broker(call: Call, method: str, request: Any) -> Any:
-    timeout_ms = call.settings.request_timeout_ms
-    broker_id = call.client.broker_id
-    if broker_id == BOOTSTRAP:
-        return await call.any_broker(admin_pb2_grpc.AdminStub, method, request, timeout_ms)
-    return await call.broker(broker_id, admin_pb2_grpc.AdminStub, method, request, timeout_ms)

@@ -42,10 +42,10 @@ def _check_client(call: Call) -> None:
 
 
 def _check_tokens(call: Call) -> None:
-    """Raise DelegationTokenAuthDisabledError if this gateway could not authenticate a token."""
+    """Raise DelegationTokenAuthDisabledError if this broker could not authenticate a token."""
     if not call.settings.has_tokens:
         raise DelegationTokenAuthDisabledError(
-            "delegation tokens are disabled on this gateway: set delegation.token.secret.key on all nodes"
+            "delegation tokens are disabled on this broker: set delegation.token.secret.key on all nodes"
         )
 
 
@@ -127,7 +127,7 @@ async def describe_delegation_token(call: Call, request: Message) -> Fields:
         owners=[str(Principal(each.principal_type, each.principal_name)) for each in owners or ()],
         timeout_ms=timeout_ms,
     )
-    answer = await call.any_broker(security_pb2_grpc.SecurityStub, "DescribeDelegationTokens", asked, timeout_ms)
+    answer = await call.own(security_pb2_grpc.SecurityStub, "DescribeDelegationTokens", asked, timeout_ms)
     is_none = owners is not None and not owners
     return {"error_code": NONE, "tokens": [] if is_none else [_described(token) for token in answer.tokens]}
 

@@ -1,4 +1,4 @@
-"""Topics: CreateTopics, DeleteTopics, CreatePartitions. The gateway answers once it has applied the change to its
+"""Topics: CreateTopics, DeleteTopics, CreatePartitions. The broker answers once it has applied the change to its
 metadata, so the client's next Metadata request shows the change."""
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _UNDESCRIBED: Fields = {
 async def change(
     call: Call, method: str, request: Any, timeout_ms: int, stub: Callable[..., Any] = admin_pb2_grpc.AdminStub
 ) -> Any:
-    """Send a change to the controllers by any broker, and wait until this gateway has applied it. ``timeout_ms``: the
-    client's timeout; 0 and negative numbers mean the gateway's own."""
+    """Send a change to the controllers by any broker, and wait until this broker has applied it. ``timeout_ms``: the
+    client's timeout; 0 and negative numbers mean the broker's own."""
     timeout_ms = timeout_ms if timeout_ms > 0 else call.settings.request_timeout_ms
     request.timeout_ms = timeout_ms
-    answer = await call.any_broker(stub, method, request, timeout_ms)
+    answer = await call.own(stub, method, request, timeout_ms)
     if answer.metadata_offset:
         await call.applied(answer.metadata_offset, timeout_ms)
     for found in getattr(answer, "results", ()):
@@ -156,7 +156,7 @@ async def _configs_of(call: Call, names: Sequence[str]) -> dict[str, Fields]:
             resources=[admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name) for name in some]
         )
         try:
-            answer = await call.any_broker(
+            answer = await call.own(
                 admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, call.settings.request_timeout_ms
             )
         except HeadraceError as error:

@@ -114,7 +114,7 @@ async def init_producer_id(call: Call, request: Message) -> Fields:
     timeout_ms = call.settings.request_timeout_ms
     try:
         if request.transactional_id is None:
-            answer = await call.any_broker(
+            answer = await call.own(
                 produce_pb2_grpc.ProduceStub,
                 "InitProducerId",
                 produce_pb2.InitProducerIdRequest(**expected),
@@ -448,11 +448,7 @@ async def _abort_hanging(call: Call, topic: str, index: int, marker: Message) ->
             raise InvalidRequestError("only a coordinator may commit a transaction")
         if not _exists(call, TopicPartition(topic, index)):
             raise UnknownTopicOrPartitionError(f"partition {topic}-{index} does not exist")
-        image = call.cluster.topic(topic)
-        assert image is not None
-        leader = image.partitions[index].leader
-        answer = await call.broker(
-            leader,
+        answer = await call.own(
             transactions_pb2_grpc.ProducersStub,
             "DescribeProducers",
             transactions_pb2.DescribeProducersRequest(
@@ -473,8 +469,7 @@ async def _abort_hanging(call: Call, topic: str, index: int, marker: Message) ->
         )
         if start is None:
             raise InvalidTxnStateError(f"producer {marker.producer_id} has no open transaction in {topic}-{index}")
-        await call.broker(
-            leader,
+        await call.own(
             transactions_pb2_grpc.ProducersStub,
             "AbortHangingTransaction",
             transactions_pb2.AbortHangingTransactionRequest(

@@ -26,7 +26,7 @@ async def describe_user_scram_credentials(call: Call, request: Message) -> Field
     asked = security_pb2.DescribeUserScramCredentialsRequest(
         users=[user.name for user in request.users or ()], timeout_ms=timeout_ms
     )
-    answer = await call.any_broker(security_pb2_grpc.SecurityStub, "DescribeUserScramCredentials", asked, timeout_ms)
+    answer = await call.own(security_pb2_grpc.SecurityStub, "DescribeUserScramCredentials", asked, timeout_ms)
     return {
         "error_code": NONE,
         "results": [

@@ -1,6 +1,6 @@
-"""ApiVersions (KIP-35, KIP-511, KIP-584): the request types that the gateway serves, and the cluster's features.
+"""ApiVersions (KIP-35, KIP-511, KIP-584): the request types that the broker serves, and the cluster's features.
 
-Kafka's clients derive their behaviour from Kafka's feature levels. The gateway returns the levels of Kafka 4.3, because
+Kafka's clients derive their behaviour from Kafka's feature levels. The broker returns the levels of Kafka 4.3, because
 Headrace's own ``metadata.version`` has other levels.
 """
 
@@ -27,7 +27,7 @@ class Feature(NamedTuple):
 #: Feature levels of Kafka 4.3: MetadataVersion (IBP_4_3_IV0), GroupVersion, TransactionVersion.
 FEATURES = (Feature("group.version", 0, 1), Feature("metadata.version", 7, 30), Feature("transaction.version", 0, 2))
 
-#: Request types for which the answer lists a lower version than the gateway serves, as in Kafka 4.3, each with this
+#: Request types for which the answer lists a lower version than the broker serves, as in Kafka 4.3, each with this
 #: version. librdkafka 2.8 compresses with gzip, snappy and lz4 only if the server lists version 0 of Produce
 #: (KAFKA-18659); it then sends version 3 or later.
 _LISTED_LOW = {Api.PRODUCE: 0}

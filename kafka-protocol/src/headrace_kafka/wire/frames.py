@@ -23,7 +23,7 @@ _APIS = {int(api): api for api in Api}
 
 
 class RequestHeader(NamedTuple):
-    """``body``: the position of the request's body in the frame. ``is_supported``: whether the gateway serves
+    """``body``: the position of the request's body in the frame. ``is_supported``: whether the broker serves
     ``version``. A request with an unsupported version ends the connection, except for ApiVersions, whose answer names
     the supported versions."""
 

@@ -1,6 +1,6 @@
 """Produce requests and answers with one partition, which unbatched producers send, in the flexible versions.
 
-The general codecs (schema.py) take a third of a gateway's processor time for such a request and its answer. The
+The general codecs (schema.py) take a third of a broker's processor time for such a request and its answer. The
 functions of this module read and write the same bytes as the general codecs, with fewer function calls. The general
 codecs process requests of any other form, and damaged requests.
 

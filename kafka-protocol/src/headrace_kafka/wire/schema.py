@@ -138,7 +138,7 @@ def has_response_field(api: Api, version: int, name: str) -> bool:
 
 def _import_types() -> None:
     """Import kio's primitive types without Hypothesis. If Hypothesis is installed, kio imports it and registers
-    strategies, which costs 200 MiB and half a second. A gateway needs no strategies, so this function hides Hypothesis
+    strategies, which costs 200 MiB and half a second. A broker needs no strategies, so this function hides Hypothesis
     during the import, unless the process has already imported Hypothesis."""
     if "hypothesis" in sys.modules:
         importlib.import_module("kio.static.primitive")

@@ -34,7 +34,7 @@ def libs() -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, controllers=1, coordinators=1, gateways=1, registries=1) as running:
+    with LocalCluster(brokers=3, controllers=1, coordinators=1, kafka=True, registries=1) as running:
         yield running
 
 

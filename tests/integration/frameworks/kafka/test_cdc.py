@@ -97,7 +97,7 @@ def test_lakes_equal_postgres_after_kills_and_a_new_column(connect_jars: Path, t
     chance = random.Random(seed)
     print(f"HEADRACE_TEST_SEED={seed}: {SECONDS} s, {KILLS} kills of each kind")
     with (
-        LocalCluster(brokers=3, controllers=1, coordinators=2, gateways=2) as cluster,
+        LocalCluster(brokers=3, controllers=1, coordinators=2, kafka=True) as cluster,
         Postgres(tmp_path / "postgres.log") as postgres,
         Worker(connect_jars, tmp_path, cluster.kafka_bootstrap_servers) as worker,
     ):

@@ -53,7 +53,7 @@ def avro_jars() -> Path:
 
 def test_lakes_equal_postgres_with_events_in_avro(avro_jars: Path, tmp_path: Path) -> None:
     with (
-        LocalCluster(brokers=3, controllers=1, coordinators=2, gateways=2, registries=2) as cluster,
+        LocalCluster(brokers=3, controllers=1, coordinators=2, kafka=True, registries=2) as cluster,
         SchemaRegistry(cluster.registry_urls) as registry,
         Postgres(tmp_path / "postgres.log") as postgres,
         Worker(avro_jars, tmp_path, cluster.kafka_bootstrap_servers) as worker,

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, controllers=1, coordinators=1, gateways=1, mode="process", secure=True) as running:
+    with LocalCluster(brokers=1, controllers=1, coordinators=1, kafka=True, mode="process", secure=True) as running:
         yield running
 
 

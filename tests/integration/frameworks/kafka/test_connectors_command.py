@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, controllers=1, coordinators=1, gateways=1) as running:
+    with LocalCluster(brokers=3, controllers=1, coordinators=1, kafka=True) as running:
         yield running
 
 

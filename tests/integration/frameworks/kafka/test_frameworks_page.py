@@ -90,7 +90,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, controllers=1, coordinators=1, gateways=2) as running:
+    with LocalCluster(brokers=3, controllers=1, coordinators=1, kafka=True) as running:
         yield running
 
 

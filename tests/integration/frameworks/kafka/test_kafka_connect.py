@@ -44,7 +44,7 @@ def libs() -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, controllers=1, coordinators=2, gateways=2) as running:
+    with LocalCluster(brokers=3, controllers=1, coordinators=2, kafka=True) as running:
         yield running
 
 

@@ -31,7 +31,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, controllers=1, coordinators=2, gateways=2) as running:
+    with LocalCluster(brokers=3, controllers=1, coordinators=2, kafka=True) as running:
         yield running
 
 

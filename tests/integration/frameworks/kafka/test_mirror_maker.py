@@ -136,7 +136,7 @@ def test_records_go_both_ways_and_a_group_moves(tmp_path: Path) -> None:
     libs = maven_jars("connect", *(("org.apache.kafka", name, KAFKA) for name in (
         "connect-runtime", "connect-file", "connect-json", "connect-transforms", "connect-mirror")))  # fmt: skip
     with (
-        LocalCluster(brokers=3, controllers=1, coordinators=1, gateways=1) as cluster,
+        LocalCluster(brokers=3, controllers=1, coordinators=1, kafka=True) as cluster,
         KafkaBroker(tmp_path / "kafka") as kafka,
     ):
         old, new = kafka.bootstrap, cluster.kafka_bootstrap_servers

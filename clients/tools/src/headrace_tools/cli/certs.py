@@ -65,7 +65,7 @@ def init(
 
 def issue(
     kind: Annotated[
-        str, typer.Argument(metavar="ROLE|user", help="controller, broker, coordinator, gateway, registry, or user.")
+        str, typer.Argument(metavar="ROLE|user", help="controller, broker, coordinator, registry, or user.")
     ],
     name: Annotated[
         str,

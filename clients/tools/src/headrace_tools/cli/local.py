@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace_core.errors import InvalidArgumentError
 from headrace_core.plurals import counted
 
 from ..local import security
-from ..local.directory import CONSOLE_PORT, GATEWAY_PORT, REGISTRY_PORT, ClusterDirectory, Started, Topology
+from ..local.directory import CONSOLE_PORT, KAFKA_PORT, REGISTRY_PORT, ClusterDirectory, Started, Topology
 from ..local.finding import DATA_VARIABLE, DEFAULT_DATA
 from ..local.state import ROLES, ClusterState, Node, plural
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, say, show
@@ -51,15 +52,16 @@ def up(
             min=0, help="Number of group coordinators (default 1; 0: none); an existing cluster can only grow."
         ),
     ] = None,
-    gateways: Annotated[
+    kafka_port: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Number of gateways for Kafka's clients (default 0); an existing cluster can only grow."
+            help=f"Broker 1's port for Kafka's clients (default {KAFKA_PORT} for a new cluster; 0: any free one); "
+            "broker N has the N-th free port from there."
         ),
     ] = None,
-    gateway_port: Annotated[
-        int | None, typer.Option(help=f"The first gateway's port (default {GATEWAY_PORT}; 0: any free one).")
-    ] = None,
+    no_kafka: Annotated[bool, typer.Option("--no-kafka", help="Do not listen for Kafka's clients.")] = False,
+    gateways: Annotated[int | None, typer.Option(hidden=True)] = None,
+    gateway_port: Annotated[int | None, typer.Option(hidden=True)] = None,
     registries: Annotated[
         int | None,
         typer.Option(
@@ -102,7 +104,7 @@ def up(
         str | None,
         typer.Option(
             metavar="NAME,NAME...",
-            help="Names of racks or zones: broker N, coordinator N and gateway N are in the N-th rack, and the list "
+            help="Names of racks or zones: broker N and coordinator N are in the N-th rack, and the list "
             "repeats. Later starts keep the racks; an empty value removes them.",
         ),
     ] = None,
@@ -119,24 +121,33 @@ def up(
       headrace up --data ./cluster -d              in the background; `headrace down` stops it
       headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
       headrace up --data ./small --controllers 3 -d        adds controllers to an existing cluster
-      headrace up --data ./cluster --gateways 1 -d         Kafka's clients connect to 127.0.0.1:9092
+      headrace up --data ./cluster --kafka-port 19092 -d   Kafka's clients connect to 127.0.0.1:19092 (default: 9092)
       headrace up --data ./cluster --secure -d             TLS, users and access control; prints how clients connect
-      headrace up --data ./cluster --racks a,b,c --gateways 3 -d     consumers read from the replica in their rack
+      headrace up --data ./cluster --racks a,b,c -d        consumers read from the replica in their rack
       headrace up --data ./cluster --registries 1 -d       a schema registry at http://127.0.0.1:8081
       headrace up --data ./cluster --console -d            a console at http://127.0.0.1:9090
     """
+    for flag, value in (("--gateways", gateways), ("--gateway-port", gateway_port)):
+        if value is not None:
+            raise InvalidArgumentError(
+                f"{flag}: brokers serve Kafka's clients themselves, broker 1 on --kafka-port (default {KAFKA_PORT}); "
+                "leave the flag out"
+            )
+    if no_kafka and kafka_port is not None:
+        raise InvalidArgumentError("--no-kafka and --kafka-port contradict each other; leave one out")
     cluster = ClusterDirectory(data, start_timeout_s=timeout)
+    is_new = not cluster.exists()
     topology = Topology(
         brokers=brokers,
         controllers=controllers,
         coordinators=coordinators,
-        gateways=gateways,
-        gateway_port=GATEWAY_PORT if gateway_port is None else gateway_port,
+        kafka=False if no_kafka else True if is_new or kafka_port is not None else None,
+        kafka_port=KAFKA_PORT if kafka_port is None and is_new else kafka_port,
         registries=registries,
         registry_port=REGISTRY_PORT if registry_port is None else registry_port,
         console=console or None,
         console_port=CONSOLE_PORT if console_port is None else console_port,
-        port=_DEFAULT_PORT if port is None and not cluster.exists() else port,
+        port=_DEFAULT_PORT if port is None and is_new else port,
         config=key_values(config or [], "--config"),
         secure=secure,
         racks=None if racks is None else [each.strip() for each in racks.split(",")] if racks.strip() else [],
@@ -146,11 +157,13 @@ def up(
     watches = bool(started.nodes) and not detach
     with _stopped_by_signals(cluster) if watches else contextlib.nullcontext():
         _print_up(cluster, started, time.monotonic() - begun, detach, output)
-        for role, asked in (("gateway", gateway_port), ("registry", registry_port), ("console", console_port)):
+        for role, asked in (("registry", registry_port), ("console", console_port)):
             _note_port(started.state, role, asked)
-        if (config or racks is not None) and started.behind:
-            flags = [flag for flag, is_given in (("-c", config), ("--racks", racks is not None)) if is_given]
-            _tell_behind(cluster, started, " and ".join(flags))
+        _note_kafka(started, topology)
+        given = {"-c": config, "--racks": racks is not None, "--kafka-port": kafka_port, "--no-kafka": no_kafka}
+        flags = [flag for flag, is_given in given.items() if is_given]
+        if (flags or started.dropped) and started.behind:
+            _tell_behind(cluster, started, " and ".join(flags) or "the new listeners")
         if watches:
             _watch(cluster)
     if not started.nodes and not detach:
@@ -203,6 +216,21 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
     say(f"  headrace consume -t orders -e{flag}")
     say(f"  headrace ps --data {data}")
     say(f"  headrace down --data {data}" if detach or not started.nodes else "Ctrl-C stops the cluster.")
+
+
+def _note_kafka(started: Started, wanted: Topology) -> None:
+    """Say where Kafka's clients connect, if that is not where the user expects it."""
+    first = started.state.of_role("broker")[0]
+    if started.dropped:
+        note(
+            f"headrace: brokers serve Kafka's clients themselves: the gateways are gone, and broker {first.id} has "
+            f"{first.kafka_address} for them"
+        )
+    elif wanted.kafka_port and first.kafka_port != wanted.kafka_port:
+        note(
+            f"headrace: broker {first.id} has port {first.kafka_port} for Kafka's clients, not {wanted.kafka_port}: "
+            "another program uses that one, or the cluster keeps the port of its first start"
+        )
 
 
 def _note_port(state: ClusterState, role: str, asked: int | None) -> None:

@@ -34,7 +34,6 @@ class Role(enum.StrEnum):
     CONTROLLER = "controller"
     BROKER = "broker"
     COORDINATOR = "coordinator"
-    GATEWAY = "gateway"
     REGISTRY = "registry"
 
 
@@ -57,7 +56,7 @@ def roll(
 ) -> None:
     """Restart the nodes of a cluster on this machine one by one, while clients use it.
 
-    Controllers are restarted first, the active controller last of them; then brokers, coordinators, gateways and
+    Controllers are restarted first, the active controller last of them; then brokers, coordinators and
     registries.
     Before each stop, and at the end, four conditions must hold: all nodes are alive, all replicas are in sync, all
     controllers are caught up, and all groups have a coordinator. If one of the four conditions does not hold in

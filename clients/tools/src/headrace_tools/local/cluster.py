@@ -48,8 +48,7 @@ class LocalCluster(Face):
     topics of a cluster with three brokers have three replicas, and acks=all needs at least two in-sync replicas.
     ``coordinators``: number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a
     coordinator. The cheapest cluster has one broker, one controller and ``coordinators=0``. ``kafka``: True for brokers
-    that listen for Kafka's clients too, on free ports (``kafka_bootstrap_servers``). ``gateways``: number of
-    gateways for Kafka's clients, on free ports (``kafka_bootstrap_servers``); default: none. ``registries``: number of
+    that listen for Kafka's clients too, on free ports (``kafka_bootstrap_servers``). ``registries``: number of
     replicas of the schema registry, on free ports (``registry_urls``); default: none. ``console``: True for a console
     on a free port (``console_url``).
 
@@ -59,8 +58,8 @@ class LocalCluster(Face):
     every node, dotted or snake_case.
 
     ``secure``: True for a cluster that encrypts and authenticates, with certificates of its own: clients need the keys
-    of ``client_properties``. ``racks``: names of racks, such as ``["a", "b", "c"]``: broker N, coordinator N and
-    gateway N are in the N-th rack. A consumer with ``client.rack`` reads from the replica in its rack (KIP-392).
+    of ``client_properties``. ``racks``: names of racks, such as ``["a", "b", "c"]``: broker N and coordinator N are
+    in the N-th rack. A consumer with ``client.rack`` reads from the replica in its rack (KIP-392).
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
     in-process cluster starts in a fraction of a second. The nodes of an in-process cluster cannot be paused. ``kill``
@@ -93,7 +92,11 @@ class LocalCluster(Face):
         if mode not in ("process", "inprocess"):
             raise InvalidArgumentError(f"mode={mode!r}: must be 'process' or 'inprocess'")
         counts = {"brokers": brokers, "controllers": controllers, "coordinators": coordinators}
-        for name, value in {**counts, "gateways": gateways, "registries": registries, "port": port}.items():
+        if gateways is not None:
+            raise InvalidArgumentError(f"gateways={gateways!r}: brokers serve Kafka's clients; pass kafka=True instead")
+        if kafka is not None and not isinstance(kafka, bool):
+            raise InvalidArgumentError(f"kafka={kafka!r}: must be True, False or None")
+        for name, value in {**counts, "registries": registries, "port": port}.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise InvalidArgumentError(f"{name}={value!r}: must be a whole number, or None")
         if data is not None and not isinstance(data, str | os.PathLike):
@@ -105,7 +108,6 @@ class LocalCluster(Face):
             controllers=controllers,
             coordinators=coordinators,
             kafka=kafka,
-            gateways=gateways,
             registries=registries,
             console=console,
             port=port,

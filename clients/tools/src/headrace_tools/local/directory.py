@@ -28,7 +28,7 @@ from . import growing, overrides, ports, security
 from . import nodes as node_files
 from .health import answers, answers_http, is_serving
 from .processes import ProcessId, spawn, this_process
-from .state import HTTP_ROLES, ROLES, ClusterState, Life, Node, StateFile, plural
+from .state import GATEWAY, HTTP_ROLES, ROLES, ClusterState, Life, Node, StateFile, plural
 
 HOST = "127.0.0.1"
 #: The default number of nodes of each role in a new cluster.
@@ -36,13 +36,12 @@ DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
 KAFKA_PORT = 9092  #: Broker N of `up` listens for Kafka's clients on KAFKA_PORT + N - 1, unless this port is taken.
-GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT + N - 1, unless this port is taken.
 #: Port of Confluent's registry: replica N of `up` listens on REGISTRY_PORT + N - 1, unless this port is taken.
 REGISTRY_PORT = 8081
 RACK_CHARACTERS_MAX = 249  #: Maximum length of a rack's name.
 CONSOLE_PORT = 9090  #: The console of `up` listens on CONSOLE_PORT, or the next free port.
 #: Roles whose nodes can be removed without a loss of data.
-_WITHOUT_DATA = ("coordinator", "gateway", "registry", "console")
+_WITHOUT_DATA = ("coordinator", "registry", "console")
 #: Names of directories with data that cannot be lost.
 _DATA_DIRECTORY = re.compile(r"(controller|broker)-\d+")
 _PORT_TRIES = 6
@@ -53,7 +52,7 @@ _LOG_LINES_QUOTED = 25
 class Topology:
     """The requested topology; a field of None means unchanged, or the default of a new cluster. ``port`` 0, or None for
     a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need at least one coordinator.
-    ``gateways`` and ``registries`` (replicas of the schema registry): default 0. ``gateway_port``, ``registry_port``:
+    ``registries`` (replicas of the schema registry): default 0. ``registry_port``:
     port of the first node of the role; the role's other nodes get the next free ports. A port of 0 or None means any
     free ports. ``console``: True for a console, whose port is ``console_port`` or the next free one.
 
@@ -62,18 +61,16 @@ class Topology:
 
     ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:
     whether the nodes encrypt and authenticate, which a running cluster cannot change. ``racks``: names of racks, which
-    the brokers, coordinators and gateways take in turn; consumers then read from the replica in their rack. Without
+    the brokers and coordinators take in turn; consumers then read from the replica in their rack. Without
     names, the nodes have no rack.
     """
 
     brokers: int | None = None
     controllers: int | None = None
     coordinators: int | None = None
-    gateways: int | None = None
     registries: int | None = None
     console: bool | None = None
     port: int | None = None
-    gateway_port: int | None = None
     kafka: bool | None = None
     kafka_port: int | None = None
     registry_port: int | None = None
@@ -89,7 +86,6 @@ class Topology:
                 raise InvalidArgumentError(f"{name}={count}: must be at least 1")
         for name, count in (
             ("coordinators", self.coordinators),
-            ("gateways", self.gateways),
             ("registries", self.registries),
         ):
             if count is not None and count < 0:
@@ -103,7 +99,6 @@ class Topology:
         overrides.refuse_ours(self.config or {})
         for name, port in (
             ("port", self.port),
-            ("gateway_port", self.gateway_port),
             ("kafka_port", self.kafka_port),
             ("registry_port", self.registry_port),
             ("console_port", self.console_port),
@@ -120,6 +115,7 @@ class Started:
     state: ClusterState
     nodes: tuple[Node, ...]
     behind: tuple[Node, ...] = ()
+    dropped: tuple[Node, ...] = ()  #: Gateways of an older release, whose work the brokers do now.
 
 
 class ClusterDirectory:
@@ -214,6 +210,10 @@ class ClusterDirectory:
                     raise
             if exclusive and any(node.alive() for node in state.nodes):
                 raise IllegalStateError(f"the cluster in {self.directory} is running already; `headrace down` stops it")
+            gateways = state.of_role(GATEWAY)
+            if gateways:
+                self._end(gateways)
+                state, wanted = _without_gateways(state, wanted)
             before, state = state, self._reconciled(state, wanted)
             if exclusive:
                 state = replace(state, owner=this_process())
@@ -237,11 +237,11 @@ class ClusterDirectory:
                 raise
             running = [node for node in state.nodes if node not in dead]
             behind = tuple(node for node in running if not node_files.is_current(self.directory, state, node))
-            return replace(started, behind=behind)
+            return replace(started, behind=behind, dropped=gateways)
 
     def _restore(self, before: ClusterState) -> None:
-        """After a failed start, restore the old overrides and remove the new coordinators and gateways, which have no
-        data. A coordinator that cannot serve yet (at an older metadata.version) must not block the next start."""
+        """After a failed start, restore the old overrides and remove the new coordinators, which have no data. A
+        coordinator that cannot serve yet (at an older metadata.version) must not block the next start."""
         state = self._file.read()
         if state is None:
             return
@@ -271,6 +271,8 @@ class ClusterDirectory:
         with self._file.locked():
             state = self.state()
             node = state.node(role, node_id)
+            if role == GATEWAY:
+                raise InvalidArgumentError("brokers serve Kafka's clients themselves; `headrace up` drops the gateways")
             # Check the overrides before a running node is stopped.
             overrides.check(state.config, directory=self.directory, wanted={})
             if node.alive():
@@ -340,7 +342,6 @@ class ClusterDirectory:
             ("broker", wanted.brokers),
             ("controller", wanted.controllers),
             ("coordinator", wanted.coordinators),
-            ("gateway", wanted.gateways),
             ("registry", wanted.registries),
         ):
             there = len(state.of_role(role))
@@ -395,9 +396,8 @@ class ClusterDirectory:
         return state
 
     def _with_edge(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """Add the gateways, the registry's replicas and the console that ``wanted`` requests. Raises
+        """Add the registry's replicas and the console that ``wanted`` requests. Raises
         InvalidArgumentError for a registry without a coordinator, which elects the registry's writer."""
-        state = self._with_more(state, "gateway", wanted.gateways or 0, first_port=wanted.gateway_port)
         state = self._with_more(state, "registry", wanted.registries or 0, first_port=wanted.registry_port)
         state = self._with_more(state, "console", int(wanted.console or 0), first_port=wanted.console_port)
         if state.of_role("registry") and not state.of_role("coordinator"):
@@ -567,7 +567,7 @@ class ClusterDirectory:
 
     def _stop(self, state: ClusterState, *, gently: bool = True) -> None:
         if gently:
-            for role in reversed(ROLES):
+            for role in (GATEWAY, *reversed(ROLES)):
                 self._end([node for node in state.nodes if node.role == role])
         else:
             self._end(state.nodes, gently=False)
@@ -642,6 +642,16 @@ def _near(first: int, count: int, *, avoid: Sequence[int] = ()) -> list[int]:
     if len(found) < count:
         raise ClusterStartError(f"no {count} free ports from {first} upward on {HOST}; choose another port")
     return found
+
+
+def _without_gateways(state: ClusterState, wanted: Topology) -> tuple[ClusterState, Topology]:
+    """The state of an older release without its gateways. Broker 1 listens for Kafka's clients where gateway 1 did,
+    unless ``wanted`` says otherwise."""
+    first = state.of_role(GATEWAY)[0].port
+    state = replace(state, nodes=tuple(node for node in state.nodes if node.role != GATEWAY))
+    if wanted.kafka is None:
+        wanted = replace(wanted, kafka=True, kafka_port=first)
+    return state, wanted
 
 
 def _has_majority(state: ClusterState) -> bool:

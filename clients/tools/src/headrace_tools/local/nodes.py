@@ -68,7 +68,7 @@ def properties(state: ClusterState, node: Node, directory: Path) -> dict[str, st
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),
-        **_listeners(state, node),
+        **_listeners(node),
         **secured,
         "log.dirs": ",".join(node.data_dirs),
         **_metrics(node),
@@ -112,18 +112,11 @@ def _metrics(node: Node) -> dict[str, str]:
     return {"metrics.listener": node.metrics_url.removesuffix("/metrics")} if node.metrics_url else {}
 
 
-def _listeners(state: ClusterState, node: Node) -> dict[str, str]:
+def _listeners(node: Node) -> dict[str, str]:
     internal = f"internal://{node.host}:{node.internal_port}"
-    if node.role == "gateway":
-        return {
-            "listeners": internal,
-            "kafka.listeners": f"{'SASL_SSL' if state.secure else 'PLAINTEXT'}://{node.host}:{node.port}",
-        }
     listeners = f"client://{node.host}:{node.port},{internal}"
     if node.kafka_address:
         listeners += f",kafka://{node.kafka_address}"
-    if state.secure and node.role in ("broker", "coordinator"):
-        listeners += f",gateway://{node.host}:0"
     return {"listeners": listeners}
 
 

@@ -29,7 +29,6 @@ _OURS = {
     "node.id": _ROLES,
     "broker.id": _ROLES,
     "listeners": _PORT,
-    "kafka.listeners": "`headrace up --gateway-port` chooses the first gateway's port",
     "registry.listeners": "`headrace up --registry-port` chooses the port of the registry's first replica",
     "metrics.listener": "each node has a port of its own for metrics, which `headrace ps -o json` shows",
     "registry.advertised.url": "each replica of the registry has its own URL",
@@ -108,7 +107,6 @@ _EXAMPLES = tuple(
         ("controller", 9093),
         ("broker", 9095),
         ("coordinator", 9097),
-        ("gateway", 9099),
         ("registry", 8081),
         ("console", 9090),
     )

@@ -168,7 +168,7 @@ def _login(directory: Path, user: str, secret: str) -> dict[str, str]:
 
 def node_keys(directory: Path, state: ClusterState, node: Node) -> dict[str, str]:
     """The keys of security in a node's configuration."""
-    protocols = {"client": "SASL_SSL", "internal": "SSL", "gateway": "SSL", "SASL_SSL": "SASL_SSL", "kafka": "SASL_SSL"}
+    protocols = {"client": "SASL_SSL", "internal": "SSL", "kafka": "SASL_SSL"}
     keys = {
         "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in protocols.items()),
         "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
@@ -177,7 +177,6 @@ def node_keys(directory: Path, state: ClusterState, node: Node) -> dict[str, str
         "ssl.client.auth": "required",  # nodes and HTTP; clients authenticate with SASL
         "listener.name.client.ssl.client.auth": "none",
         "listener.name.kafka.ssl.client.auth": "none",
-        "listener.name.sasl_ssl.ssl.client.auth": "none",
         "ssl.principal.mapping.rules": MAPPING_RULES,
         "authorizer.class.name": "StandardAuthorizer",
         "super.users": ";".join(f"User:{user}" for user in USERS),

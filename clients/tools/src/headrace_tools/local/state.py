@@ -25,7 +25,9 @@ from ..durable import replace_file
 from .processes import ProcessId
 
 _VERSION = 1
-ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
+ROLES = ("controller", "broker", "coordinator", "registry", "console")
+#: A role of releases before 0.2, which `up` drops: brokers serve Kafka's clients themselves.
+GATEWAY = "gateway"
 #: Roles that serve HTTP on one port, and store nothing on disk.
 HTTP_ROLES = ("registry", "console")
 
@@ -62,7 +64,7 @@ class Node:
     role: str
     id: int
     host: str
-    port: int  # the client listener; of a gateway, the bootstrap port for Kafka's clients; of HTTP_ROLES, HTTP
+    port: int  # the client listener; of HTTP_ROLES, HTTP
     internal_port: int  # of HTTP_ROLES, which have one port: the same as ``port``
     data_dirs: tuple[str, ...]
     process: Life | None = None  # The node's last process, alive or not.
@@ -108,7 +110,7 @@ class Node:
     @property
     def health_port(self) -> int:
         """The port of the listener that shows whether the node serves."""
-        return self.internal_port if self.role == "gateway" else self.port
+        return self.port
 
     @property
     def internal_address(self) -> str:
@@ -129,7 +131,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class ClusterState:
     """The state of a whole local cluster. ``config``: the user's overrides for every node. ``racks``: the names of the
-    racks; the brokers, coordinators and gateways take them in turn."""
+    racks; the brokers and coordinators take them in turn."""
 
     cluster_id: str
     nodes: tuple[Node, ...]
@@ -163,9 +165,9 @@ class ClusterState:
         )
 
     def rack_of(self, node: Node) -> str:
-        """The rack of a broker, a coordinator or a gateway: node N is in the N-th rack, and the racks repeat. The
+        """The rack of a broker or a coordinator: node N is in the N-th rack, and the racks repeat. The
         result is empty for other nodes, and in a cluster without racks."""
-        has_rack = bool(self.racks) and node.role in ("broker", "coordinator", "gateway")
+        has_rack = bool(self.racks) and node.role in ("broker", "coordinator")
         return self.racks[(node.id - 1) % len(self.racks)] if has_rack else ""
 
     @property
@@ -174,9 +176,8 @@ class ClusterState:
 
     @property
     def kafka_bootstrap_servers(self) -> str:
-        """The brokers' addresses for Kafka's clients, or the gateways'; empty if the cluster serves no Kafka client."""
-        found = [node.kafka_address for node in self.of_role("broker") if node.kafka_address]
-        return ",".join(found or [node.address for node in self.of_role("gateway")])
+        """The brokers' addresses for Kafka's clients; empty if the brokers do not listen for them."""
+        return ",".join(node.kafka_address for node in self.of_role("broker") if node.kafka_address)
 
     @property
     def registry_urls(self) -> str:

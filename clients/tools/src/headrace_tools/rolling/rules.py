@@ -1,7 +1,7 @@
 """Decide when the next node may be stopped, and which node is next. All functions of the module are pure: they derive
 reasons from facts.
 
-The order of restarts is: controllers (the active controller last), then brokers, then coordinators, then gateways,
+The order of restarts is: controllers (the active controller last), then brokers, then coordinators,
 then registries; within a role by id.
 
 * **Controllers** are restarted first, as in an upgrade (docs/operations/upgrades.md). Nodes register with the versions
@@ -12,7 +12,7 @@ then registries; within a role by id.
   election.
 * **Coordinators** are restarted after the brokers: a new coordinator reads its partitions of ``__consumer_offsets``
   from their leaders. After the restart of all brokers the leaders no longer change.
-* **Gateways and registries** are restarted last, because they may use calls that older brokers do not have.
+* **Registries** are restarted last, because they may use calls that older brokers do not have.
 
 Before a node is stopped, the cluster must be healthy: every node is alive, every replica is in sync,
 and every voter is caught up. Every partition of ``__consumer_offsets`` must have a coordinator. A healthy cluster
@@ -32,7 +32,7 @@ from headrace.models import BrokerInfo
 from headrace_core.plurals import counted
 
 #: All roles, in the order in which they are restarted.
-TURNS = ("controller", "broker", "coordinator", "gateway", "registry")
+TURNS = ("controller", "broker", "coordinator", "registry")
 
 #: Milliseconds without a fetch from a voter after which `roll` treats the voter as absent.
 VOTER_SILENT_MS = 10_000
@@ -159,8 +159,6 @@ def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
         )
     if len(seen.of_role("coordinator")) == 1 and any(name.role == "coordinator" for name in nodes):
         notes.append("there is one coordinator: groups wait while it restarts")
-    if len(seen.of_role("gateway")) == 1 and any(name.role == "gateway" for name in nodes):
-        notes.append("there is one gateway: Kafka's clients wait while it restarts")
     if len(seen.of_role("registry")) == 1 and any(name.role == "registry" for name in nodes):
         notes.append("there is one registry: requests for schemas wait while it restarts")
     return notes

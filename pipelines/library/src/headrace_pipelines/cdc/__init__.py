@@ -1,6 +1,6 @@
 """Change data capture: tables of PostgreSQL as tables of a lake, row by row, in Delta Lake and Iceberg.
 
-    PostgreSQL --> Debezium in Kafka Connect --> gateway --> topics --> Spark --> lake tables
+    PostgreSQL --> Debezium in Kafka Connect --> topics --> Spark --> lake tables
 
 Read the modules in this order:
 

@@ -1,6 +1,6 @@
 """Kafka Connect with Debezium's connector for PostgreSQL: the jars, a worker that may be killed, the configuration.
 
-Connect is one of Kafka's clients: it reaches the cluster through a gateway. The worker writes each event exactly once
+Connect is one of Kafka's clients: it reaches the brokers by Kafka's protocol. The worker writes each event exactly once
 (``exactly.once.source.support``, KIP-618): events and the connector's position are committed in one transaction.
 """
 
@@ -206,8 +206,8 @@ def _escaped(value: str) -> str:
 class Worker:
     """One worker of Connect. A killed worker can be started again; the file ``log`` has the output of all its starts.
 
-    ``servers``: the addresses of a gateway. ``keys``: keys for TLS and login, in the form for Kafka's Java clients;
-    they are not written to a file.
+    ``servers``: the brokers' addresses for Kafka's clients. ``keys``: keys for TLS and login, in the form for Kafka's
+    Java clients; they are not written to a file.
     """
 
     def __init__(self, jars: Path, directory: Path, servers: str, keys: Mapping[str, str] | None = None) -> None:

@@ -1,6 +1,6 @@
-"""The run of ``cdc``: a PostgreSQL server under pgbench, Debezium, a cluster with a gateway, and the query.
+"""The run of ``cdc``: a PostgreSQL server under pgbench, Debezium, a cluster, and the query.
 
-    PostgreSQL --> Debezium in Kafka Connect --> gateway --> shop.public.* --> replica --> the tables of two lakes
+    PostgreSQL --> Debezium in Kafka Connect --> shop.public.* --> replica --> the tables of two lakes
 
 The load runs for ``--seconds``; in the middle, ALTER TABLE adds a column. Then the run waits until the query has
 processed the last change. The run compares each table of both lakes with its table in PostgreSQL, row by row. The run
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kafka-bootstrap-servers", metavar="HOST:PORT,...",
-        help="addresses of the cluster's gateways, which Kafka Connect uses; needed with --bootstrap-servers",
+        help="the brokers' addresses for Kafka's clients, which Kafka Connect uses; needed with --bootstrap-servers",
     )  # fmt: skip
     parser.add_argument(
         "--format", choices=("json", "avro"), default="json",
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     show.step("fetching Kafka Connect and Debezium with Maven, unless they are there")
     jars = fetch_jars(arguments.jars or out / "jars", with_avro=is_avro)
     with ExitStack() as stack:
-        show.step("starting PostgreSQL, and a cluster of real processes with a gateway")
+        show.step("starting PostgreSQL, and a cluster of real processes")
         postgres = stack.enter_context(Postgres(out / "postgres.log"))
         workload = Workload(postgres, out, arguments.rate)
         workload.create_tables()
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
         remove_topics(site.access)
         create_topics(site.access)
         show.step("starting Kafka Connect with Debezium, and Spark")
-        worker = stack.enter_context(Worker(jars, out, where.gateways, java_keys(where.access.keys)))
+        worker = stack.enter_context(Worker(jars, out, where.kafka_servers, java_keys(where.access.keys)))
         spark = stack.enter_context(local_spark("headrace cdc"))
         worker.run_connector(debezium(postgres.port, PREFIX, [*TABLES, MARKER]) | converters)
         stack.callback(workload.stop)
@@ -120,11 +120,11 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The cluster of a run. ``gateways``: addresses of the gateways, which Kafka's clients use. ``registry_urls``: URLs
+    """The cluster of a run. ``kafka_servers``: the brokers' addresses for Kafka's clients. ``registry_urls``: URLs
     of the schema registry for events in Avro."""
 
     access: Access
-    gateways: str
+    kafka_servers: str
     registry_urls: str = ""
 
     @classmethod
@@ -137,13 +137,13 @@ def _check(arguments: argparse.Namespace, given: Access | None) -> None:
     if given is None:
         if arguments.kafka_bootstrap_servers:
             raise InvalidConfigError(
-                "--kafka-bootstrap-servers names gateways, but no flag names their cluster; add --bootstrap-servers "
+                "--kafka-bootstrap-servers names brokers, but no flag names their cluster; add --bootstrap-servers "
                 "HOST:PORT,..."
             )
         return
     if not arguments.kafka_bootstrap_servers:
         raise InvalidConfigError(
-            "Kafka Connect reaches the cluster through a gateway; add --kafka-bootstrap-servers HOST:PORT,..."
+            "Kafka Connect is a client of Kafka's protocol; add --kafka-bootstrap-servers HOST:PORT,..."
         )
     java_keys(given.keys)
     if arguments.format != "avro":
@@ -161,7 +161,7 @@ def _check(arguments: argparse.Namespace, given: Access | None) -> None:
 @contextmanager
 def _started(places: Places, *, is_avro: bool) -> Iterator[_Cluster]:
     more: dict[str, Any] = {"registries": int(is_avro), "data": places.cluster}
-    with LocalCluster(brokers=3, controllers=1, gateways=1, **more) as cluster:
+    with LocalCluster(brokers=3, controllers=1, kafka=True, **more) as cluster:
         urls = cluster.registry_urls if is_avro else ""
         yield _Cluster(Access(cluster.bootstrap_servers), cluster.kafka_bootstrap_servers, urls)
 

@@ -13,52 +13,31 @@ from typing import Any
 
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
-from headrace_core.node.listeners import INTERNAL, ListenerAddress
+from headrace_core.node.listeners import ListenerAddress
 from headrace_core.node.security import NodeSecurity
 from headrace_core.node.tasks import NodeTasks
-from headrace_core.quotas import REQUEST_PERCENTAGE, QuotaManager
 from headrace_core.security.sasl.mechanisms import Mechanisms
 from headrace_core.sockets import bound_socket
+from headrace_kafka.cluster import Cluster
 from headrace_kafka.collector import KafkaCollector
 from headrace_kafka.connection import OPEN, SWEEP_S, Connection, Connections, ListenerSecurity
 from headrace_kafka.handlers.table import FAST, HANDLERS
-from headrace_kafka.quotas import Quotas
 from headrace_kafka.secured import listener_security
-from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.tls import TlsTransport
-from headrace_kafka.tracing import GatewayTraces
+from headrace_kafka.tracing import KafkaTraces
+from headrace_kafka.upstream import Upstream
 from headrace_kafka.wire.apis import Api
 from headrace_kafka.wire.schema import prepare
 
 from ..context import BrokerContext
-from .calls import BrokerCluster, LocalUpstream
+from .calls import OwnServices, access_of
+from .streams import FetchWay, ProduceWay
 
 #: Request types whose codecs are prepared before clients can connect; the other types follow in the background.
 FIRST_APIS = (Api.API_VERSIONS, Api.METADATA, Api.PRODUCE, Api.FETCH)
 DRAIN_S = 1.0  #: Seconds that a stopping broker has to answer its Kafka clients' requests in progress.
 BACKLOG = 1_024  #: Maximum number of connections that the kernel queues until the broker accepts them.
-
-
-class BrokerQuotas(Quotas):
-    """The broker's quotas, for both doors. The streams count the time of Produce and Fetch themselves."""
-
-    def __init__(self, quotas: QuotaManager) -> None:
-        self._quotas = quotas
-
-    def manager(self, broker_id: int = -1) -> QuotaManager:
-        return self._quotas
-
-    @property
-    def has_any(self) -> bool:
-        return bool(self._quotas.table.keys)
-
-    @property
-    def measures_work(self) -> bool:
-        return REQUEST_PERCENTAGE in self._quotas.table.keys
-
-    @property
-    def times_fast(self) -> bool:
-        return False
 
 
 class KafkaDoor:
@@ -72,11 +51,18 @@ class KafkaDoor:
         services: Mapping[Callable[..., Any], Any],
         exporter: NodeMetrics,
     ) -> None:
-        settings = self._settings = GatewaySettings.of_broker(config)
-        cluster = BrokerCluster(broker.metadata, tuple, security.authorization, node_listener=INTERNAL)
-        traces = None if broker.traces is None else GatewayTraces(broker.traces.node)
-        self._upstream = LocalUpstream(broker, cluster, security.channels, services, security.authorization, traces)
-        self.connections = Connections(settings, cluster, self._upstream, HANDLERS, FAST, BrokerQuotas(broker.quotas))
+        settings = self._settings = KafkaSettings.of(config)
+        authorization = security.authorization
+        self._cluster = Cluster(broker.metadata, authorization)
+        self._upstream = Upstream(
+            self._cluster,
+            security.channels,
+            own=OwnServices(services, authorization).call,
+            open_produce=lambda client: ProduceWay(broker, client, access_of(client, authorization, "Produce")),
+            open_fetch=lambda client: FetchWay(broker, client, access_of(client, authorization, "Fetch")),
+            traces=None if broker.traces is None else KafkaTraces(broker.traces.node),
+        )
+        self.connections = Connections(settings, self._cluster, self._upstream, HANDLERS, FAST, broker.quotas)
         self.connections.audit = security.audit
         self._broker = broker
         self._offers: dict[str, Mechanisms] = {}
@@ -105,6 +91,7 @@ class KafkaDoor:
 
     async def open(self, tasks: NodeTasks) -> None:
         """Take connections."""
+        self._cluster.broker_id = self._broker.broker_id
         await asyncio.to_thread(prepare, FIRST_APIS)
         loop = asyncio.get_running_loop()
         for address, bound in self._bound:
@@ -116,10 +103,10 @@ class KafkaDoor:
         self._preparing = asyncio.create_task(self._prepare_others())
 
     def _accepting(self, name: str, security: ListenerSecurity) -> Callable[[], asyncio.Protocol]:
-        connections, broker_id = self.connections, self._broker.broker_id
+        connections = self.connections
 
         def accepted() -> asyncio.Protocol:
-            connection = Connection(connections, name, broker_id, security)
+            connection = Connection(connections, name, security)
             return connection if security.tls is None else TlsTransport(connection, security.tls.context)
 
         return accepted

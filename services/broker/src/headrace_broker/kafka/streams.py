@@ -11,19 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headrace_core.errors import HeadraceError, NotLeaderOrFollowerError
+from headrace_core.errors import HeadraceError
 from headrace_core.quotas import ClientLimits
 from headrace_core.security.access import Access, set_access
 from headrace_core.security.caller import set_caller
 from headrace_kafka.client import Client
+from headrace_kafka.tracing import Done
 from headrace_protos.v1 import fetch_pb2
 
 from ..context import BrokerContext
 from ..handlers.fetch import FetchStream
 from ..handlers.produce import ProduceStream
 
-#: Gets the response, or the error that ended the request.
-Done = Callable[[Any, HeadraceError | None], None]
 #: Milliseconds for which a connection waits for each MiB of records that the broker has refused as invalid, and the
 #: longest wait. A client that sends rubbish may not take the processor from other clients.
 PUNISHED_MS_PER_MIB, PUNISHED_MS_MAX = 100, 1_000
@@ -72,7 +71,7 @@ class _Way:
         self._broker = broker
         self._next = 0
         self._asked: dict[int, Done] = {}
-        self.address, self.is_open = "", True
+        self._is_open = True
         self.stream = LocalStream(client, self._answered)
         limits = ClientLimits(broker.quotas, client.principal.name, client.client_id)
         context = contextvars.copy_context()
@@ -85,8 +84,8 @@ class _Way:
 
     def close(self) -> None:
         """Free everything: the connection has ended, or fetches otherwise. Idempotent."""
-        if self.is_open:
-            self.is_open = False
+        if self._is_open:
+            self._is_open = False
             self.stream.closed = True
             self._asked.clear()
             self._broker.streams.discard(self.stream)
@@ -149,7 +148,7 @@ class LocalProduceRequest:
 
 
 class ProduceWay(_Way):
-    """The Produce requests of one connection, in the place of headrace_kafka.produce_path.Streams."""
+    """The Produce requests of one connection."""
 
     def __init__(self, broker: BrokerContext, client: Client, access: Access) -> None:
         super().__init__(broker, client, access, ProduceStream)
@@ -159,13 +158,7 @@ class ProduceWay(_Way):
         """A new request without partitions."""
         return LocalProduceRequest(acks, timeout_ms)
 
-    def is_shared(self, request: Any, *, has_answer: bool) -> bool:
-        """The stream counts its client's bytes itself."""
-        return False
-
-    def send(
-        self, leader: int, address: str, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True
-    ) -> None:
+    def send(self, request: LocalProduceRequest, done: Done, *, has_answer: bool) -> None:
         """Append the records of a request to this broker's logs; the broker answers after the request's time-out at
         the latest."""
         self._ask(request, sum(len(item.records) for item in request.partitions), done, has_answer)
@@ -210,20 +203,16 @@ class LocalFetchResponse:
 
 
 class FetchWay(_Way):
-    """A fetch session of one connection with this broker, in the place of headrace_kafka.links.Link."""
+    """A fetch session of one connection with this broker."""
 
-    def __init__(self, broker: BrokerContext, client: Client, access: Access, address: str) -> None:
+    def __init__(self, broker: BrokerContext, client: Client, access: Access) -> None:
         super().__init__(broker, client, access, partial(FetchStream, response=LocalFetchResponse))
-        self.address = address
         broker.fetches.add(self.handler)
 
     def close(self) -> None:
         self._broker.fetches.discard(self.handler)
         super().close()
 
-    def send(self, request: Any, timeout_s: float, done: Done) -> None:
+    def send(self, request: Any, done: Done) -> None:
         """Fetch; the broker answers after the request's max_wait_ms at the latest."""
-        if not self.is_open:
-            done(None, NotLeaderOrFollowerError("the connection has ended"))
-            return
         self._ask(request, 0, done, has_answer=True)

@@ -1,1 +1,0 @@
-"""The Kafka gateway: Kafka's wire protocol for clients, gRPC to the cluster."""
