@@ -151,51 +151,6 @@ def grpc_bombs(pace: Pace, address: Address) -> None:
             attacker.close()
 
 
-def packed_garbage(pace: Pace, address: Address) -> None:
-    """ProduceMany messages with 100 requests each, whose records are not valid batches."""
-    chance = random.Random(17)
-    part = b"\x0a\x06bombed\x22" + _varint(1_000) + chance.randbytes(1_000)
-    requests = [b"\x08" + _varint(each) + b"\x22" + _varint(len(part)) + part for each in range(1, 101)]
-    message = b"".join(b"\x0a" + _varint(len(each)) + each for each in requests)
-
-    def once(channel: Any) -> None:
-        _drain(channel.stream_stream(PRODUCE_MANY)(iter([message] * 10), timeout=5))
-
-    _with_grpc(pace, address, once, compressed=False)
-
-
-def packed_items(pace: Pace, address: Address) -> None:
-    """ProduceMany messages of 88 and 15 MiB: requests of two bytes, and one request with partitions of two bytes."""
-    sizes = itertools.cycle([88 * MIB, 15 * MIB])
-    inner = itertools.cycle([True, False])
-
-    def once(channel: Any) -> None:
-        data = (b"\x22\x00" if next(inner) else b"\x0a\x00") * (next(sizes) // 2)
-        message = b"\x0a" + _varint(len(data)) + data if data.startswith(b"\x22") else data
-        _drain(channel.stream_stream(PRODUCE_MANY)(iter([message]), timeout=5))
-
-    _with_grpc(pace, address, once, compressed=False)
-
-
-def packed_slow_readers(pace: Pace, address: Address) -> None:
-    """ProduceMany messages with 100 requests for a topic that does not exist; the client leaves the answers unread."""
-    held: list[Any] = []
-    part = b"\x0a\x07missing\x22\x01x"
-    request = b"\x08\x01\x22" + _varint(len(part)) + part
-    message = framed((b"\x0a" + _varint(len(request)) + request) * 100)
-    while pace.on():
-        if len(held) < SLOW_READERS:
-            with contextlib.suppress(OSError):
-                attacker = _connect(address, settings=[(4, 0)])
-                stream_id = attacker.open_call(PRODUCE_MANY)
-                for _ in range(20):
-                    attacker.message_part(stream_id, message)
-                held.append(attacker)
-        else:
-            time.sleep(0.05)
-    _close(held)
-
-
 def batch_bombs(pace: Pace, address: Address) -> None:
     """Record batches of 128 KiB whose records expand to 128 MiB."""
     from headrace_core.records import Compression, encode_batch
@@ -403,7 +358,6 @@ METADATA, MEMBERSHIP = "/headrace.v1.Metadata/GetMetadata", "/headrace.v1.Groups
 COMMIT, FETCH_OFFSETS = "/headrace.v1.Groups/CommitOffsets", "/headrace.v1.Groups/FetchOffsets"
 INIT_PRODUCER, DESCRIBE_QUORUM = "/headrace.v1.Transactions/InitProducer", "/headrace.v1.Admin/DescribeQuorum"
 PRODUCE, CREATE_TOPICS = "/headrace.v1.Produce/Produce", "/headrace.v1.Admin/CreateTopics"
-PRODUCE_MANY = "/headrace.v1.Produce/ProduceMany"
 
 OF_BROKERS: dict[str, Attack] = {
     "unknown_names": unknown_names,
@@ -411,9 +365,6 @@ OF_BROKERS: dict[str, Attack] = {
     "legal_offsets": legal_offsets,
     "empty_items": empty_items,
     "large_produce": large_produce,
-    "packed_garbage": packed_garbage,
-    "packed_items": packed_items,
-    "packed_slow_readers": packed_slow_readers,
     "grpc_bombs": grpc_bombs,
     "batch_bombs": batch_bombs,
     "idle_connections": idle_connections,
@@ -421,7 +372,7 @@ OF_BROKERS: dict[str, Attack] = {
     "half_open": half_open(METADATA, PRODUCE),
     "rapid_resets": rapid_resets(METADATA),
     "garbage": garbage(
-        METADATA, PRODUCE, PRODUCE_MANY, "/headrace.v1.Fetch/Fetch", "/headrace.v1.Offsets/ListOffsets", CREATE_TOPICS
+        METADATA, PRODUCE, "/headrace.v1.Fetch/Fetch", "/headrace.v1.Offsets/ListOffsets", CREATE_TOPICS
     ),
 }
 OF_COORDINATORS: dict[str, Attack] = {

@@ -178,15 +178,6 @@ def produce_of(records: bytes) -> Any:
     return request
 
 
-def _packed() -> Any:
-    one = _one_batch()
-    requests = produce_pb2.ProduceRequests()
-    for number in range(PARTITIONS):
-        request = requests.requests.add(correlation_id=number, acks=produce_pb2.ACKS_LEADER, timeout_ms=30_000)
-        request.partitions.add(topic=TOPIC, partition=number, records=one)
-    return requests
-
-
 def _fetch() -> Any:
     request = fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 24)
     for number in range(PARTITIONS):
@@ -261,7 +252,6 @@ SPECIAL: dict[str, tuple[str, Callable[[], Any]]] = {
             partitions=[produce_pb2.ProducePartition(topic=TOPIC, records=_one_batch() * 230_000)],
         ),
     ),
-    "Produce/ProduceMany": ("Produce/ProduceMany", _packed),
     "Admin/CreateTopics, 5,000 new topics": ("Admin/CreateTopics", _new_topics),
     "Admin/CreateTopics, 3,333 new topics with replicas and a configuration": (
         "Admin/CreateTopics",

@@ -106,7 +106,6 @@ class FakeStream:
         self.paused = False
         self.ended: BaseException | None = None
         self.punished: list[int] = []
-        self.delayed: list[tuple[int, Callable[[], None]]] = []
         self.arrived = asyncio.Event()
 
     def send(self, response: Any, size: int = 0) -> None:
@@ -122,9 +121,6 @@ class FakeStream:
 
     def punish(self, size: int) -> None:
         self.punished.append(size)
-
-    def punish_one(self, size: int, answer: Callable[[], None]) -> None:
-        self.delayed.append((size, answer))
 
     def finish(self, error: BaseException | None = None) -> None:
         self.ended = error
@@ -289,9 +285,9 @@ class SoloBroker:
         assert topic is not None
         await self.change(RemoveTopicRecord(topic.topic_id))
 
-    def producer(self, *, is_packed: bool = False) -> tuple[ProduceStream, FakeStream]:
+    def producer(self) -> tuple[ProduceStream, FakeStream]:
         stream = FakeStream()
-        return ProduceStream(self.context, stream, is_packed=is_packed), stream  # type: ignore[arg-type]
+        return ProduceStream(self.context, stream), stream  # type: ignore[arg-type]
 
     def consumer(self) -> tuple[FetchStream, FakeStream]:
         stream = FakeStream()

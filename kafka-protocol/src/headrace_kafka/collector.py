@@ -18,7 +18,7 @@ class KafkaCollector:
         connections = self._connections
         yield Row(catalog.CONNECTIONS, (), len(connections.open))
         yield Row(catalog.FAILED_AUTHENTICATIONS, (), connections.failed_authentications)
-        yield Row(catalog.GATEWAY_IN, (), connections.bytes_in)
-        yield Row(catalog.GATEWAY_OUT, (), connections.bytes_out)
-        yield Row(catalog.GATEWAY_QUEUED, (), connections.budget.used + connections.strangers.used)
-        yield Row(catalog.GATEWAY_UNREAD, (), connections.answers.unread)
+        yield Row(catalog.KAFKA_IN, (), connections.bytes_in)
+        yield Row(catalog.KAFKA_OUT, (), connections.bytes_out)
+        yield Row(catalog.KAFKA_QUEUED, (), connections.budget.used + connections.strangers.used)
+        yield Row(catalog.KAFKA_UNREAD, (), connections.answers.unread)

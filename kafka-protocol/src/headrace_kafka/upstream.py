@@ -202,7 +202,7 @@ class _Channel:
     __slots__ = ("_channel", "_methods", "_stubs", "calls")
 
     def __init__(self, address: str, channels: Channels) -> None:
-        self._channel = channels.open(address, ChannelPurpose.GATEWAY)
+        self._channel = channels.open(address, ChannelPurpose.KAFKA)
         self._stubs: dict[Stub, Any] = {}
         self._methods: dict[tuple[Stub, str], Any] = {}
         self.calls = 0  #: Calls in flight.

@@ -76,10 +76,6 @@ RIGHTS: dict[str, tuple[tuple[str, ...], str]] = {
         ("WRITE TOPIC t", "WRITE TRANSACTIONAL_ID x"),
         'correlation_id: 1 transactional_id: "x" transaction_version: 2 partitions {topic: "t" records: "r"}',
     ),
-    "Produce/ProduceMany": (
-        ("WRITE TOPIC t",),
-        'requests {correlation_id: 1 partitions {topic: "t" records: "r"}}',
-    ),
     "Produce/InitProducerId": (("WRITE TOPIC any-topic",), ""),
     "Security/DescribeAcls": ((DESCRIBE_CLUSTER,), "filter {}"),
     "Security/CreateAcls": ((ALTER_CLUSTER,), ""),
@@ -151,7 +147,6 @@ VARIANTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Offsets/OffsetForLeaderEpoch", (f"CLUSTER_ACTION CLUSTER {CLUSTER}",), 'partitions {topic: "t"}'),
     ("Produce/Produce", ("WRITE TOPIC t",), 'correlation_id: 1 partitions {topic: "t" records: "r"}'),
     (
-        "Produce/ProduceMany",
         ("WRITE TOPIC t", "WRITE TRANSACTIONAL_ID x"),
         'requests {correlation_id: 1 transactional_id: "x" transaction_version: 2 '
         'partitions {topic: "t" records: "r"}}',
@@ -174,7 +169,7 @@ VARIANTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 OPEN = {"Authentication/Authenticate"}
 
 _FORWARDING = {"broker", "coordinator", "controller"}
-_FOLLOWING = {"broker", "coordinator", "controller", "gateway"}
+_FOLLOWING = {"broker", "coordinator", "controller"}
 NODES: dict[str, set[str]] = {
     **{method: _FORWARDING for method in RIGHTS if method.startswith(("Admin/", "Security/"))},
     "Cluster/RegisterBroker": {"broker"},
@@ -189,7 +184,6 @@ NODES: dict[str, set[str]] = {
     "Cluster/RegisterController": {"controller"},
     "Cluster/RegisterCoordinator": {"coordinator"},
     "Cluster/CoordinatorHeartbeat": {"coordinator"},
-    "Cluster/AnnounceGateway": {"gateway"},
     "Raft/Exchange": {"controller"},
     "Replication/Follow": {"broker"},
     "TransactionPartitions/AddPartitions": {"broker", "coordinator"},
@@ -197,8 +191,6 @@ NODES: dict[str, set[str]] = {
     "Produce/Produce": {"coordinator"},
     "Fetch/Fetch": {"coordinator"},
     "Offsets/ListOffsets": {"coordinator"},
-    "Metadata/GetMetadata": {"gateway"},
-    "Metadata/WatchMetadata": {"gateway"},
     "Node/DescribeNode": _FOLLOWING,
 }
 

@@ -187,50 +187,6 @@ async def test_the_event_loop_handles_a_large_request_in_portions() -> None:
 
 
 @in_loop
-async def test_many_small_requests_in_one_message_are_handled_in_portions() -> None:
-    count = 2 * PORTION + 1
-    async with SoloBroker(CrashingFileSystem()) as broker:
-        await broker.topic("orders")
-        handler, stream = broker.producer(is_packed=True)
-        message = produce_pb2.ProduceRequests(requests=[produce(at, "orders", ONE) for at in range(count)])
-        portions = await _portions(broker, lambda: handler.on_request(message), lambda: not stream.paused)
-        assert portions == [PORTION, PORTION, 1]
-        answers = await stream.wait_sent(count)
-        assert [each.correlation_id for each in answers] == list(range(count))
-        handler.on_closed()
-
-
-@in_loop
-async def test_a_half_closed_stream_waits_for_the_portions_of_its_last_message() -> None:
-    async with SoloBroker(CrashingFileSystem()) as broker:
-        await broker.topic("orders")
-        handler, stream = broker.producer(is_packed=True)
-        message = produce_pb2.ProduceRequests(requests=[produce(at, "absent", ONE) for at in range(PORTION + 1)])
-        handler.on_request(message)
-        assert len(stream.delayed) + len(stream.sent) == PORTION
-        assert not handler.is_idle(), "one request of the message is not handled"
-        await asyncio.sleep(0)
-        assert len(stream.delayed) + len(stream.sent) == PORTION + 1
-        handler.on_closed()
-
-
-@in_loop
-async def test_requests_that_are_refused_as_a_whole_are_handled_in_portions_too() -> None:
-    async with SoloBroker(CrashingFileSystem()) as broker:
-        handler, stream = broker.producer(is_packed=True)
-        wrong: Any = 7
-        message = produce_pb2.ProduceRequests(
-            requests=[produce(at, "absent", ONE, acks=wrong) for at in range(PORTION + 1)]
-        )
-        handler.on_request(message)
-        assert len(stream.sent) == PORTION
-        await asyncio.sleep(0)
-        assert len(stream.sent) == PORTION + 1
-        assert handler.is_idle()
-        handler.on_closed()
-
-
-@in_loop
 async def test_a_client_that_goes_away_ends_the_portions_and_leaves_no_memory_taken() -> None:
     async with SoloBroker(CrashingFileSystem()) as broker:
         await broker.topic("orders")

@@ -229,17 +229,10 @@ async def test_whose_quota_a_stream_uses() -> None:
         assert client_of(limits_of(quotas, _Call())) == ("ANONYMOUS", "")
         assert client_of(limits_of(quotas, _Call(headrace_client_id="a%20b"))) == ("ANONYMOUS", "a b")
         assert limits_of(quotas, _Call(**{COUNTED_KEY.replace("-", "_"): "node"})) is None
-        of_gateway = _Call(headrace_principal="User:alice", headrace_client_id="app")
-        assert client_of(limits_of(quotas, of_gateway)) == ("alice", "app")
-        assert limits_of(quotas, of_gateway, is_shared=True) is None, "a gateway counts for its shared streams"
-        assert client_of(limits_of(quotas, _Call(), is_shared=True)) == ("ANONYMOUS", "")
         set_caller(Caller(Principal("User", "alice"), "10.0.0.1", "app", "client"))
         assert client_of(limits_of(quotas, _Call(headrace_client_id="other"))) == ("alice", "app")
         set_caller(Caller(Principal("Node", "broker:1"), "10.0.0.1", "", "internal", "broker", 1))
         assert limits_of(quotas, _Call()) is None
-        set_caller(Caller(Principal("User", "alice"), "10.0.0.1", "app", "gateway"))
-        assert client_of(limits_of(quotas, _Call())) == ("alice", "app")
-        assert limits_of(quotas, _Call(), is_shared=True) is None
 
 
 @pytest.mark.parametrize("client_id", ["limited", "free"])

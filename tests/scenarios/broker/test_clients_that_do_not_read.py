@@ -9,10 +9,9 @@ import pytest
 from headrace_broker.context import BrokerLimits
 from headrace_broker.handlers.fetch import QUEUED_BYTES_MAX
 from headrace_broker.handlers.produce import UNREAD_BYTES_MAX
-from headrace_core.errors import CorruptMessageError, InvalidTimestampError, RequestTimedOutError
+from headrace_core.errors import InvalidTimestampError, RequestTimedOutError
 from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
-from headrace_protos.v1 import produce_pb2
 from tests.worlds.replication_world import ReplicationWorld
 from tests.worlds.solo_broker import FakeStream, SoloBroker, StallingFileSystem, batch, fetch, produce
 from tests.worlds.waiting import in_loop
@@ -185,54 +184,4 @@ async def test_records_of_a_far_future_are_held_against_their_connection_and_few
         assert {result.error.code for result in results} == {InvalidTimestampError.number}
         assert [len(result.record_faults) for result in results] == [100, 0]
         assert len(stream.punished) == 1
-        handler.on_closed()
-
-
-@in_loop
-async def test_garbage_on_a_stream_of_many_producers_delays_only_its_own_answer():
-    async with SoloBroker(CrashingFileSystem()) as broker:
-        await broker.topic("orders")
-        handler, stream = broker.producer(is_packed=True)
-        garbage = bytes(20_000)
-        requests = [
-            produce(1, "orders", garbage),
-            produce(2, "orders", batch(b"sound")),
-            produce(3, "nowhere", b""),
-        ]
-        handler.on_request(produce_pb2.ProduceRequests(requests=requests))
-        await stream.wait_sent(2)
-        assert sorted(answer.correlation_id for answer in stream.sent) == [2, 3]
-        assert stream.punished == []
-        ((size, answer),) = stream.delayed
-        assert size >= len(garbage)
-        assert not handler.is_idle()
-        answer()
-        assert stream.sent[2].correlation_id == 1
-        assert stream.sent[2].results[0].error.code == CorruptMessageError.number
-        assert handler.is_idle()
-        unanswered = produce(4, "orders", garbage, acks=produce_pb2.ACKS_NONE)
-        handler.on_request(produce_pb2.ProduceRequests(requests=[unanswered]))
-        assert [stream.punished, len(stream.delayed)] == [[], 2]
-        handler.on_closed()
-
-
-@in_loop
-async def test_a_refusal_on_a_stream_of_many_producers_waits_for_no_append_of_another():
-    """It was once held behind an append that waited, timed out, and then paused the stream of all."""
-    fs = StallingFileSystem()
-    async with SoloBroker(fs) as broker:
-        await broker.topic("orders")
-        handler, stream = broker.producer(is_packed=True)
-        fs.stall()
-        try:
-            requests = [produce(1, "orders", batch(b"sound")), produce(2, "orders", bytes(100), timeout_ms=1)]
-            handler.on_request(produce_pb2.ProduceRequests(requests=requests))
-            ((_, answer),) = stream.delayed
-            answer()
-            assert [each.correlation_id for each in stream.sent] == [2]
-            assert stream.sent[0].results[0].error.code == CorruptMessageError.number
-        finally:
-            fs.release()
-        await stream.wait_sent(2)
-        assert stream.punished == []
         handler.on_closed()

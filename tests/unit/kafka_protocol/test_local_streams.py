@@ -9,6 +9,7 @@ from headrace_broker.kafka import streams as module
 from headrace_broker.kafka.streams import LocalFetchResponse, LocalProduceRequest, LocalStream
 from headrace_core.errors import InvalidRequestError
 from headrace_core.quotas import QuotaManager
+from headrace_core.rpc.receiving import PENALTY_S_MAX, Penalties
 from headrace_core.security.access import EVERYTHING, current_access
 from headrace_core.security.caller import current_caller
 from headrace_kafka.client import Client
@@ -34,7 +35,9 @@ class Handler:
 
 class World:
     def __init__(self) -> None:
-        self.broker: Any = SimpleNamespace(quotas=QuotaManager(), streams=set(), client_streams=0)
+        self.broker: Any = SimpleNamespace(
+            quotas=QuotaManager(), penalties=Penalties(lambda: 0.0, lambda: None), streams=set(), client_streams=0
+        )
         self.client = Client(host="10.0.0.1", listener="kafka")
         self.client.client_id = "app"
         self.held: list[bool] = []
@@ -93,7 +96,7 @@ def test_flow_control_and_penalties_reach_the_connection() -> None:
     assert world.held == [True, False]
     world.handler.stream.punish(1 << 20)
     world.handler.stream.punish(1 << 40)
-    assert world.muted == [1 + module.PUNISHED_MS_PER_MIB, module.PUNISHED_MS_MAX]
+    assert world.muted == [501, 1 + 1_000 * int(PENALTY_S_MAX)], "one after another, over all connections"
     world.handler.stream.finish(InvalidRequestError("garbage"))
     assert world.hung_up == 1
 

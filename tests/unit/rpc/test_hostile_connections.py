@@ -395,10 +395,7 @@ def test_penalties_follow_one_another_and_end() -> None:
     assert [penalties.add(peer, 1) for peer in ("a", "b", "a")] == [4 / 2048, 8 / 2048, 12 / 2048]
     now += 10 / 2048
     assert [penalties.left_s(peer) for peer in ("a", "b")] == [2 / 2048, 0.0], "a small request counts as 4 KiB"
-    assert [penalties.add_to_shared("shared", 1) for _ in range(2)] == [6 / 2048, 10 / 2048], (
-        "all refused have one rate"
-    )
-    assert [penalties.left_s(peer) for peer in ("a", "b", "shared")] == [2 / 2048, 0.0, 0.0], "only a response waits"
+    assert [penalties.add(peer, 1) for peer in ("c", "d")] == [6 / 2048, 10 / 2048], "all refused have one rate"
 
 
 def test_a_penalty_that_is_over_before_it_is_noted_is_no_error() -> None:
@@ -408,18 +405,6 @@ def test_a_penalty_that_is_over_before_it_is_noted_is_no_error() -> None:
     assert penalties.add("late", 1) == 4 / 2048
     assert penalties.left_s("late") == 0.0
     assert penalties.add("later", 1) == 4 / 2048
-
-
-def test_many_refused_requests_pause_a_shared_connection_too() -> None:
-    now = 100.0
-    penalties = receiving.Penalties(lambda: now, lambda: None)
-    count = 0
-    while not penalties.left_s("shared"):
-        assert penalties.add_to_shared("shared", 1) <= receiving.ANSWER_PAUSE_S_MAX
-        count += 1
-        assert count <= 2_000
-    assert count == receiving.ANSWER_PAUSE_S_MAX * receiving.REFUSED_BYTES_PER_S // receiving.REFUSED_BYTES_MIN + 1
-    assert penalties.left_s("shared") > receiving.ANSWER_PAUSE_S_MAX
 
 
 def test_single_answers_that_clients_leave_unread_are_bounded() -> None:

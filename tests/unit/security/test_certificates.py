@@ -117,7 +117,7 @@ def test_a_node_has_exactly_one_identity(authority: TestAuthority) -> None:
         return node_identity(authority.issue("x.pem", uris=uris).read_bytes())
 
     assert identity("headrace:broker:1") == NodeIdentity("broker", 1)
-    assert identity("spiffe://example/x", "headrace:gateway") == NodeIdentity("gateway", None)
+    assert identity("spiffe://example/x", "headrace:registry") == NodeIdentity("registry", None)
     for uris in ((), ("headrace:broker:1", "headrace:controller:1"), ("headrace:admin:1",), ("spiffe://x/y",)):
         with pytest.raises(SaslAuthenticationFailedError, match="is not a node's"):
             identity(*uris)

@@ -113,6 +113,9 @@ def test_the_gate_checks_single_requests_and_audits_the_refusal() -> None:
         def auth_context(self) -> dict[str, list[bytes]]:
             return {"x509_pem_cert": [b"pem"]}
 
+        def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+            return ()
+
     async def run() -> Any:
         async def handled(request: Any, context: Any) -> int:
             return int(request.broker_id)

@@ -89,8 +89,7 @@ async def serving(
 
 @contextlib.asynccontextmanager
 async def connected(listener: Listener) -> AsyncIterator[grpc.aio.Channel]:
-    # (the purpose that never shares a connection with another channel)
-    async with open_channel(listener.address, ChannelPurpose.GATEWAY_PRODUCE) as channel:
+    async with open_channel(listener.address, ChannelPurpose.PRODUCE, has_own_connection=True) as channel:
         yield channel
 
 

@@ -8,7 +8,7 @@
     controller_keys    the cluster, the metadata quorum
     broker_keys        the broker, its logs, replication
     coordinator_keys   groups, offsets, transactions
-    security_keys, gateway_keys, registry_keys, console_keys, metrics_keys, trace_keys
+    security_keys, kafka_keys, registry_keys, console_keys, metrics_keys, trace_keys
     server_keys        SERVER: all keys of a server's properties file, from the modules above except client_keys
 
 docs/reference/configuration.md is generated from here. A new key needs one declaration, and one field (``from_key``) in

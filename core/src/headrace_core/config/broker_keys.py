@@ -61,8 +61,8 @@ BROKER = (
     honoured(
         "broker.rack",
         None,
-        "The rack or zone of the broker, the coordinator or the gateway. The controllers spread replicas over racks, "
-        "and clients reach a broker through a gateway in its rack.",
+        "The rack or zone of the broker or the coordinator. The controllers spread replicas over racks, and consumers "
+        "with client.rack read from a replica in their rack.",
     ),
     honoured("controlled.shutdown.enable", True, "Whether a broker hands over its leaderships before it stops."),
     honoured("request.timeout.ms", 30_000, "The timeout of a request whose client has set no timeout.", low=1),
@@ -122,9 +122,9 @@ BROKER = (
     honoured(
         "max.connections.per.ip",
         INT_MAX,
-        "Maximum number of connections of one IP address to each gateway, registry and console, and to the client and "
-        "external listeners of the other nodes, where connections with a call in progress count. 0 is allowed only "
-        "together with max.connections.per.ip.overrides.",
+        "Maximum number of connections of one IP address to each registry and console, to a broker's listeners for "
+        "Kafka's clients, and to the client and external listeners of each node, where connections with a call in "
+        "progress count. 0 is allowed only together with max.connections.per.ip.overrides.",
         low=0,
         source="KIP-308",
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .definition import HEADRACE, INT_MAX, Kind, Scope, accepted, honoured, refused
 
-ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
+ROLES = ("controller", "broker", "coordinator", "registry", "console")
 
 _LISTENERS = "nodes call each other and the controllers at the listener named internal"
 _ONE_LOOP = "has no effect: a broker has one event loop and a thread for each log directory; run more brokers instead"
@@ -30,7 +30,7 @@ NODE = (
     honoured(
         "process.roles",
         [],
-        "The role of this node: controller, broker, coordinator, gateway, registry or console. By default the started "
+        "The role of this node: controller, broker, coordinator, registry or console. By default the started "
         "program determines the role.",
         choices=ROLES,
     ),

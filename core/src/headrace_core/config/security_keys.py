@@ -150,8 +150,8 @@ TLS = (
     honoured(
         "ssl.client.auth",
         "none",
-        "Whether clients present a certificate: required (they must), requested (they may), or none. Only the Kafka "
-        "listeners of a gateway support requested, because gRPC has no such mode. Internal listeners always require "
+        "Whether clients present a certificate: required (they must), requested (they may), or none. Only listeners "
+        "for Kafka's clients support requested, because gRPC has no such mode. Internal listeners always require "
         "certificates.",
         choices=("required", "requested", "none"),
     ),
@@ -771,7 +771,7 @@ LISTENERS = (
         [],
         "The security protocol of each listener, as name:PROTOCOL; PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or "
         "SASL_SSL. If one listener has another protocol than PLAINTEXT, the list must name every listener. The "
-        "listeners internal and gateway must then have SSL, and always require certificates of nodes.",
+        "listener internal must then have SSL, and always requires certificates of nodes.",
     ),
     honoured(
         "internal.tls.mode",

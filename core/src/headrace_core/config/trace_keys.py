@@ -8,10 +8,10 @@ TRACES = (
     honoured(
         "otel.exporter.otlp.endpoint",
         "",
-        "The URL of the collector to which brokers, coordinators and gateways send OpenTelemetry spans by OTLP over "
+        "The URL of the collector to which brokers and coordinators send OpenTelemetry spans by OTLP over "
         "HTTP, such as http://127.0.0.1:4318 (extra otel). Nodes make spans only for records and calls that a client "
-        "traces. With an empty value, a node sends no spans. With a URL, a gateway looks for trace contexts in the "
-        "headers of records from Kafka's clients; the gateway does not decompress batches to find them.",
+        "traces. With an empty value, a node sends no spans. With a URL, a broker looks for trace contexts in the "
+        "headers of records from Kafka's clients; it does not decompress batches to find them.",
         source=HEADRACE,
     ),
     honoured(

@@ -37,8 +37,8 @@ class NodeService(node_pb2_grpc.NodeServicer):
         directory: str = "",
     ) -> None:
         """``node_id`` returns -1 before the registration; ``cluster_id`` returns "" while the cluster's id is unknown.
-        ``metadata_age_ms`` returns the age of a gateway's metadata; None: unknown. ``directory``: the log directory of
-        a coordinator or gateway, whose disk is described; brokers and controllers describe their disks elsewhere."""
+        ``metadata_age_ms`` returns the age of the node's metadata; None: unknown. ``directory``: the log directory of
+        a coordinator, whose disk is described; brokers and controllers describe their disks elsewhere."""
         self._role = role
         self._node_id = node_id
         self._cluster_id = cluster_id

@@ -13,11 +13,10 @@ from .model import Kind, Metric, Source
 BROKER = ("broker",)
 CONTROLLER = ("controller",)
 COORDINATOR = ("coordinator",)
-GATEWAY = ("gateway", "broker")
 REGISTRY = ("registry",)
 GRPC = ("controller", "broker", "coordinator")
-FOLLOWERS = ("broker", "coordinator", "gateway")
-ALL = ("controller", "broker", "coordinator", "gateway", "registry", "console")
+FOLLOWERS = ("broker", "coordinator")
+ALL = ("controller", "broker", "coordinator", "registry", "console")
 
 #: Every metric by its name, in the order of this module.
 METRICS: dict[str, Metric] = {}
@@ -524,7 +523,7 @@ PRODUCE_IN_FLIGHT_MAX = _ours(
 UNREAD_ANSWERS = _ours(
     Kind.GAUGE, "unread_answer_bytes", BROKER, "Bytes of responses to Fetch requests that clients have not read yet."
 )
-CLIENT_STREAMS = _ours(Kind.GAUGE, "client_streams", BROKER, "Open produce and fetch streams of clients and gateways.")
+CLIENT_STREAMS = _ours(Kind.GAUGE, "client_streams", BROKER, "Open produce and fetch streams of clients.")
 FENCED = _ours(
     Kind.GAUGE, "broker_fenced", BROKER, "1 while the broker is fenced and serves no partition, otherwise 0."
 )
@@ -831,27 +830,28 @@ TRANSACTION_AGE = _ours(
     "Age of the oldest open or ending transaction; 0 if there is none.",
 )
 
-# -- gateways and registries -------------------------------------------------------------------------------------------
+# -- Kafka's clients and registries
+# -------------------------------------------------------------------------------------
 
 CONNECTIONS = _jmx(
     Kind.GAUGE,
     "kafka_server_socket_server_metrics_connection_count",
-    GATEWAY,
+    BROKER,
     "kafka.server:type=socket-server-metrics",
     "Open connections of Kafka clients.",
 )
 FAILED_AUTHENTICATIONS = _jmx(
     Kind.COUNTER,
     "kafka_server_socket_server_metrics_failed_authentication",
-    GATEWAY,
+    BROKER,
     "kafka.server:type=socket-server-metrics",
     "Connections of Kafka clients whose TLS handshake or login failed.",
 )
-GATEWAY_IN = _ours(Kind.COUNTER, "gateway_bytes_in", GATEWAY, "Bytes of requests from Kafka clients.")
-GATEWAY_OUT = _ours(Kind.COUNTER, "gateway_bytes_out", GATEWAY, "Bytes of answers to Kafka clients.")
-GATEWAY_QUEUED = _ours(Kind.GAUGE, "gateway_queued_bytes", GATEWAY, "Bytes of requests in the gateway's memory.")
-GATEWAY_UNREAD = _ours(
-    Kind.GAUGE, "gateway_unread_answer_bytes", GATEWAY, "Bytes of responses that clients have not read yet."
+KAFKA_IN = _ours(Kind.COUNTER, "kafka_bytes_in", BROKER, "Bytes of requests from Kafka clients.")
+KAFKA_OUT = _ours(Kind.COUNTER, "kafka_bytes_out", BROKER, "Bytes of answers to Kafka clients.")
+KAFKA_QUEUED = _ours(Kind.GAUGE, "kafka_queued_bytes", BROKER, "Bytes of Kafka clients' requests in memory.")
+KAFKA_UNREAD = _ours(
+    Kind.GAUGE, "kafka_unread_answer_bytes", BROKER, "Bytes of responses that Kafka clients have not read yet."
 )
 
 REGISTRY_WRITER = _ours(

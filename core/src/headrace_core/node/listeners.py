@@ -3,10 +3,9 @@
 The listener *client* is for clients, and the listener *internal* is only for other nodes. The listener *external* is
 for clients that reach the nodes by other addresses, for example from outside a network of containers. Metadata
 responses on the external listener have the external addresses. Further listeners for clients have names that begin with
-client or external, such as *clientsasl*: these listeners serve the same clients with another security protocol. The
-listener *gateway* serves the calls that gateways forward for their clients. A listener whose name begins with kafka
-speaks Kafka's protocol, and only brokers have it. Controllers have only the listeners client and internal. Port 0 means
-any free port, which the node then advertises.
+client or external, such as *clientsasl*: these listeners serve the same clients with another security protocol. A
+listener whose name begins with *kafka* speaks Kafka's protocol, and only brokers have it. Controllers have only the
+listeners client and internal. Port 0 means any free port, which the node then advertises.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from ..errors import InvalidConfigError
 CLIENT = "client"
 INTERNAL = "internal"
 EXTERNAL = "external"
-GATEWAY = "gateway"
 KAFKA = "kafka"
 
 _ADDRESS = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})\Z")
@@ -81,7 +79,7 @@ def parse_listeners(
             raise InvalidConfigError(
                 f"{key}={item}: unknown listener name {match['name']}; must be client (for clients), external (for "
                 "clients outside of the nodes' network), kafka (for Kafka's clients), a longer name that begins like "
-                "these, such as clientsasl, gateway (for gateways) or internal (for nodes)"
+                "these, such as clientsasl, or internal (for nodes)"
             )
         if any(other.name == name for other in found):
             raise InvalidConfigError(f"{key}={item}: listener {name} is given twice")
@@ -93,7 +91,7 @@ def parse_listeners(
 
 
 def _is_known(name: str) -> bool:
-    return serves_clients(name) or speaks_kafka(name) or name in (INTERNAL, GATEWAY)
+    return serves_clients(name) or speaks_kafka(name) or name == INTERNAL
 
 
 def check_port(key: str, item: str, text: str) -> int:

@@ -1,7 +1,7 @@
 """Security of a node: the credentials of its listeners, and of its channels to other nodes.
 
 A node has one identity towards other nodes: the certificate of its listener *internal*. The node presents this
-certificate on the listeners internal and gateway, and on every channel that it opens.
+certificate on the listener internal, and on every channel that it opens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..security.certificates import NodeIdentity, node_identity
 from ..security.gate import Gate, Sessions
 from ..security.mapping import PrincipalMapper, user_principal
 from ..security.principal import Principal
-from ..security.protocols import NODE_LISTENERS, SecurityProtocol
+from ..security.protocols import SecurityProtocol
 from ..security.tls import TlsSettings, TlsSource, set_ciphers
 from .config import NodeConfig
 from .listeners import INTERNAL, serves_clients, speaks_kafka
@@ -72,7 +72,7 @@ class NodeSecurity:
         self._image: Callable[[], MetadataImage] = lambda: MetadataImage()
         #: The audit log; None without audit.log.path.
         self.audit = audit_log_of(config.values)
-        #: The authorizer of the listeners for clients and gateways.
+        #: The authorizer of the listeners for clients.
         self.authorization = authorization_of(
             config.values,
             self._known,
@@ -184,7 +184,7 @@ def _listener(config: NodeConfig, name: str, protocol: SecurityProtocol) -> List
             return ListenerSecurity(name, protocol, None, False, mapper)
         settings.check_for_grpc()
         set_ciphers(settings.cipher_suites)
-        requires = name in NODE_LISTENERS or (settings.client_auth == "required")
+        requires = name == INTERNAL or (settings.client_auth == "required")
         return ListenerSecurity(
             name, protocol, TlsSource(settings, needs_key=True, needs_trust=requires), requires, mapper
         )

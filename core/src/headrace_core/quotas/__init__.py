@@ -9,7 +9,7 @@ callers.py    the limits of the client of a gRPC call (membership/mutation_quota
 
 Each node counts separately: a quota of 5 MB/s lets a client use 5 MB/s of every broker, as in Kafka.
 
-A server that limits its clients (a broker for its streams, a gateway for its connections) does this::
+A server that limits its clients (a broker for its streams and connections) does this::
 
     manager = QuotaManager(window_s=1, windows=11, defaults={PRODUCER_BYTE_RATE: ...})
     manager.apply(image.security.quotas)                after each change of the metadata; cheap without a change
@@ -26,9 +26,6 @@ the principal without its type ("alice" of User:alice, "ANONYMOUS" without authe
 to ``limits.fetch_bytes_max(now_s)`` when it is not None. For connections: ``manager.connected(ip, now_s)`` returns how
 long the new connection must wait before it is served (KIP-612).
 
-Brokers do not count what a gateway produces for its clients on shared streams (ProduceMany): the gateway counts these
-bytes, with one QuotaManager for each broker. A gateway's fetch stream has one client, whose name is in the metadata of
-the gRPC call (security/gate.py). The broker counts this client's bytes, and the gateway forwards ``throttle_time_ms``.
 Streams of nodes have no quotas; on listeners without security, a node identifies itself with the metadata
 ``COUNTED_KEY``.
 """

@@ -28,8 +28,7 @@ _WHOLE_MAX = {CONNECTION_CREATION_RATE: 2**31 - 1}
 _NEARLY = 1e-6
 
 NAME_CHARS_MAX = 1_024
-#: Metadata key of a call whose stream several clients share. The sender of the call applies the clients' quotas, so the
-#: receiver applies none.
+#: Metadata key of a call of a node, which has no quotas, on a listener without security.
 COUNTED_KEY = "headrace-counted"
 
 

@@ -38,8 +38,7 @@ class ChannelPurpose(enum.StrEnum):
     RAFT = "raft"
     REPLICATION = "replication"
     CATCH_UP = "catch-up"  # connections that replicate to replicas far behind the leader
-    GATEWAY = "gateway"  # a gateway's single calls, which may last minutes
-    GATEWAY_PRODUCE = "gateway-produce"  # produce streams of a gateway: each has a connection of its own
+    KAFKA = "kafka"  # a broker's calls of coordinators for Kafka's clients, which may last minutes
 
 
 #: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so unacknowledged heartbeats end the connections to
@@ -56,12 +55,12 @@ UNMEASURED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
 )
 
-_UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.RAFT, ChannelPurpose.GATEWAY)
+_UNMEASURED = (ChannelPurpose.CONTROL, ChannelPurpose.HEARTBEAT, ChannelPurpose.RAFT, ChannelPurpose.KAFKA)
 _BETWEEN_PEERS = (
     ChannelPurpose.RAFT,
     ChannelPurpose.REPLICATION,
     ChannelPurpose.CATCH_UP,
-    ChannelPurpose.GATEWAY,
+    ChannelPurpose.KAFKA,
 )
 
 
@@ -171,7 +170,6 @@ def open_channel(
     """Open a channel to ``host:port``. The channel connects at its first call and reconnects by itself; the caller
     closes it. ``credentials`` None: the channel is not encrypted. ``has_own_connection``: no other channel
     shares the connection."""
-    has_own_connection = has_own_connection or purpose is ChannelPurpose.GATEWAY_PRODUCE
     options: dict[str, int | str] = {
         **dict(COMMON_OPTIONS),
         "headrace.purpose": purpose.value,

@@ -64,7 +64,6 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Metadata/WatchMetadata": RequestLimits(_items("topics")),
     "Metadata/FindCoordinator": RequestLimits(_items("keys", most=1_000)),
     "Produce/Produce": RequestLimits(_items("partitions", most=PARTITIONS_MAX), _BULK),
-    "Produce/ProduceMany": RequestLimits(_items("requests", "requests.partitions", most=PARTITIONS_MAX), _BULK),
     "Produce/InitProducerId": _NONE,
     "Fetch/Fetch": RequestLimits(_items("partitions", "forgotten", most=PARTITIONS_MAX), 1 * MIB),
     "Offsets/ListOffsets": RequestLimits(_items("partitions")),
@@ -178,9 +177,6 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Cluster/RegisterController": RequestLimits({"features": 100}, 1 * MIB),
     "Cluster/RegisterCoordinator": RequestLimits({"endpoints": 100}, 1 * MIB),
     "Cluster/CoordinatorHeartbeat": _NONE,
-    "Cluster/AnnounceGateway": RequestLimits(
-        {"gateway.listeners": 16, "gateway.listeners.broker_ports": ITEMS_MAX}, 1 * MIB
-    ),
     "Raft/Exchange": RequestLimits(
         {
             "messages": 100_000,

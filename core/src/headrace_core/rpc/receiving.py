@@ -60,14 +60,6 @@ class Penalties:
         self._pause(peer)
         return left_s
 
-    def add_to_shared(self, peer: str, size: int) -> float:
-        """Add a penalty like ``add``, for a connection that several clients share: returns for how many seconds the
-        response waits. The listener stops reading the connection only if the penalties exceed ANSWER_PAUSE_S_MAX."""
-        left_s = self._count(size)
-        if left_s > ANSWER_PAUSE_S_MAX:
-            self._pause(peer)
-        return min(left_s, ANSWER_PAUSE_S_MAX)
-
     def _count(self, size: int) -> float:
         """Count ``size`` refused bytes; returns the seconds until their penalty is over."""
         if size >= LARGE_REFUSED_BYTES:

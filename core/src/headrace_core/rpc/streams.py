@@ -134,14 +134,6 @@ class ServerStream(Generic[Request, Response]):
         if self._penalties is not None and not self.closed:
             self._penalties.add(self._context.peer(), size)
 
-    def punish_one(self, size: int, answer: Callable[[], None]) -> None:
-        """Delay the response to a refused request on a stream that several clients share, by calling ``answer`` later.
-        The server continues to read the stream unless too many requests were refused."""
-        delay_s = 0.0
-        if self._penalties is not None and not self.closed:
-            delay_s = self._penalties.add_to_shared(self._context.peer(), size)
-        self._loop.call_later(delay_s, answer)
-
     def pause(self) -> None:
         """Stop reading requests until ``resume``; further requests stay in gRPC's flow-control window."""
         if self._resumed is None:

@@ -12,11 +12,10 @@ because the client has not proved its name, and a user may have typed the passwo
      "listener": "client", "call": "Authentication/Authenticate", "mechanism": "SCRAM-SHA-512",
      "error": "SASL_AUTHENTICATION_FAILED", "why": "SCRAM-SHA-512: the credentials are wrong; check ..."}
 
-The line of a failed TLS handshake at a gateway has the reason, in OpenSSL's words. (gRPC hides failed handshakes at
-other nodes.)
+The line of a Kafka client's failed TLS handshake has the reason, in OpenSSL's words. (gRPC hides failed handshakes.)
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
-     "listener": "SASL_SSL", "call": "TLS handshake", "error": "SSL_HANDSHAKE_FAILED", "why": "certificate expired"}
+     "listener": "kafka", "call": "TLS handshake", "error": "SSL_HANDSHAKE_FAILED", "why": "certificate expired"}
 
 A caller can be unknown because of a wrong session key, or a user's certificate at a port for nodes. The audit line for
 such a call has the call's name and the error:

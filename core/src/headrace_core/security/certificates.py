@@ -25,7 +25,7 @@ from functools import lru_cache
 from ..errors import SaslAuthenticationFailedError
 
 #: Roles that a node's certificate may have.
-NODE_ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
+NODE_ROLES = ("controller", "broker", "coordinator", "registry", "console")
 URI_SCHEME = "headrace"
 _NODE_URI = re.compile(rf"{URI_SCHEME}:({'|'.join(NODE_ROLES)})(?::(0|[1-9]\d{{0,9}}))?\Z", re.ASCII)
 

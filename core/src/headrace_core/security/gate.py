@@ -3,7 +3,7 @@
 For each call, in this order:
 
 1. *Identify* the caller. On listeners for nodes, the certificate identifies the node. A broker names the client of
-   Kafka's protocol for which it calls a coordinator, and the caller is this client then (so does a gateway). On
+   Kafka's protocol for which it calls a coordinator, and the caller is this client then. On
    listeners for clients, the protocol decides: with SSL the client's certificate identifies the client, with SASL the
    session of the connection; with PLAINTEXT every caller is User:ANONYMOUS. A caller that cannot be identified is
    refused before its request is read.
@@ -32,7 +32,7 @@ from .refusals import refusal
 from .rules import MethodAccess, access_of
 from .shapes import HANDLED, SHAPES
 
-INTERNAL, GATEWAY = "internal", "gateway"
+INTERNAL = "internal"
 #: Metadata key of a call for the token of a SASL session.
 SESSION_KEY = "headrace-session"
 #: Metadata keys with which a node names the principal and the host of the client for which it calls.
@@ -134,7 +134,7 @@ class Gate:
         """Return the caller of a call. Raises SaslAuthenticationFailedError."""
         peer = context.peer()
         host = self._host_of(peer)
-        if self.listener in (INTERNAL, GATEWAY) and self._is_secured:
+        if self.listener == INTERNAL and self._is_secured:
             return self._node(context, host)
         metadata = dict(context.invocation_metadata() or ())
         client_id = unquote(str(metadata.get(CLIENT_ID_KEY, "")))[:CLIENT_ID_CHARS_MAX]
@@ -164,11 +164,9 @@ class Gate:
         caller = Caller(principal, host, "", self.listener, node.role, node.node_id)
         metadata = dict(context.invocation_metadata() or ())
         named = metadata.get(PRINCIPAL_KEY)
-        if self.listener == GATEWAY and node.role != GATEWAY:
-            raise SaslAuthenticationFailedError(f"listener {self.listener} accepts only gateways, not a {node.role}")
         if named is None:
             return caller
-        if self.listener == INTERNAL and node.role != self._takes_clients_of:
+        if node.role != self._takes_clients_of:
             raise SaslAuthenticationFailedError(f"listener {self.listener}: a {node.role} may not call for a client")
         return _client_of_node(str(named), metadata, self.listener, node.role)
 

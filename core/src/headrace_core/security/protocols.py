@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..errors import InvalidConfigError
 
 KEY = "listener.security.protocol.map"
-#: Listeners that only nodes reach: once security is on, they take mutual TLS with certificates of nodes.
-NODE_LISTENERS = ("internal", "gateway")
+#: The listener that only nodes reach: once security is on, it takes mutual TLS with certificates of nodes.
+NODE_LISTENER = "internal"
 #: Metadata key of a call for the client's id, and the maximum length of the id.
 CLIENT_ID_KEY, CLIENT_ID_CHARS_MAX = "headrace-client-id", 255
 
@@ -56,12 +56,12 @@ def protocols_of(listeners: Sequence[str], mapped: Mapping[str, SecurityProtocol
     for name in listeners:
         protocol = named.get(name)
         if protocol is None:
-            wanted = "SSL" if name in NODE_LISTENERS else "SSL, or PLAINTEXT if it stays open"
+            wanted = "SSL" if name == NODE_LISTENER else "SSL, or PLAINTEXT if it stays open"
             raise InvalidConfigError(
                 f"{KEY} secures some listeners but does not name {name}: add {name}:{wanted.replace(', or', ' (or')}"
                 + (")" if "or PLAINTEXT" in wanted else "")
             )
-        if name in NODE_LISTENERS and protocol is not SecurityProtocol.SSL:
+        if name == NODE_LISTENER and protocol is not SecurityProtocol.SSL:
             secured = next(each for each, its in named.items() if its is not SecurityProtocol.PLAINTEXT)
             raise InvalidConfigError(
                 f"{KEY}={name}:{protocol}: listener {secured} is {named[secured]}, so {name} must be SSL: nodes "

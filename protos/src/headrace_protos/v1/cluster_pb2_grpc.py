@@ -94,11 +94,6 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatResponse.FromString,
                 _registered_method=True)
-        self.AnnounceGateway = channel.unary_unary(
-                '/headrace.v1.Cluster/AnnounceGateway',
-                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AnnounceGatewayRequest.SerializeToString,
-                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AnnounceGatewayResponse.FromString,
-                _registered_method=True)
 
 
 class ClusterServicer:
@@ -217,17 +212,6 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AnnounceGateway(self, request, context):
-        """A gateway says at which addresses it serves Kafka's clients, and learns the addresses of all gateways. The
-        controller answers when the list of gateways has changed since known_version, at the latest after 0.3 seconds. A
-        gateway calls AnnounceGateway again as soon as it has the answer. The leading controller keeps the list of gateways
-        in memory only. The controller removes a gateway whose connection breaks during a call, or that sends no call for
-        three seconds. NOT_CONTROLLER: another controller leads. INCONSISTENT_CLUSTER_ID, SERVER_BUSY.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -290,11 +274,6 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.CoordinatorHeartbeat,
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatResponse.SerializeToString,
-            ),
-            'AnnounceGateway': grpc.unary_unary_rpc_method_handler(
-                    servicer.AnnounceGateway,
-                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AnnounceGatewayRequest.FromString,
-                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AnnounceGatewayResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -621,33 +600,6 @@ class Cluster:
             '/headrace.v1.Cluster/CoordinatorHeartbeat',
             headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatRequest.SerializeToString,
             headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def AnnounceGateway(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/headrace.v1.Cluster/AnnounceGateway',
-            headrace__protos_dot_v1_dot_cluster__pb2.AnnounceGatewayRequest.SerializeToString,
-            headrace__protos_dot_v1_dot_cluster__pb2.AnnounceGatewayResponse.FromString,
             options,
             channel_credentials,
             insecure,

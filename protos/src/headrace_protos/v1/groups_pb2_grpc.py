@@ -125,7 +125,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Heartbeat of a KIP-848 group's member that has no stream, such as a Kafka client behind a gateway. A
+        """Heartbeat of a KIP-848 group's member that has no stream, such as a client of Kafka. A
         member uses Heartbeat to join the group, to report its state, and to leave. The coordinator removes a member that sends no heartbeat
         for its session timeout. A member sends one heartbeat at a time.
         """

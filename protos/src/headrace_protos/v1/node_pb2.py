@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace_protos.v1 import access_pb2 as headrace__protos_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dheadrace_protos/v1/node.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\"\x15\n\x13\x44\x65scribeNodeRequest\"\xdf\x02\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12\x1c\n\x14metadata_version_min\x18\x05 \x01(\x05\x12\x1c\n\x14metadata_version_max\x18\x06 \x01(\x05\x12\x0f\n\x07time_ms\x18\x07 \x01(\x03\x12\x15\n\rstarted_at_ms\x18\x08 \x01(\x03\x12\x18\n\x10open_descriptors\x18\t \x01(\x03\x12\x17\n\x0f\x64\x65scriptors_max\x18\n \x01(\x03\x12\x1c\n\x0fmetadata_age_ms\x18\x0b \x01(\x03H\x00\x88\x01\x01\x12(\n\x04\x64isk\x18\x0c \x01(\x0b\x32\x15.headrace.v1.NodeDiskH\x01\x88\x01\x01\x42\x12\n\x10_metadata_age_msB\x07\n\x05_disk\"A\n\x08NodeDisk\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nfree_bytes\x18\x02 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x03\x32\x8e\x01\n\x04Node\x12\x85\x01\n\x0c\x44\x65scribeNode\x12 .headrace.v1.DescribeNodeRequest\x1a!.headrace.v1.DescribeNodeResponse\"0\xb2\xc8\x18,\x18\x01\"\ncontroller\"\x06\x62roker\"\x0b\x63oordinator\"\x07gatewayb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dheadrace_protos/v1/node.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\"\x15\n\x13\x44\x65scribeNodeRequest\"\xdf\x02\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12\x1c\n\x14metadata_version_min\x18\x05 \x01(\x05\x12\x1c\n\x14metadata_version_max\x18\x06 \x01(\x05\x12\x0f\n\x07time_ms\x18\x07 \x01(\x03\x12\x15\n\rstarted_at_ms\x18\x08 \x01(\x03\x12\x18\n\x10open_descriptors\x18\t \x01(\x03\x12\x17\n\x0f\x64\x65scriptors_max\x18\n \x01(\x03\x12\x1c\n\x0fmetadata_age_ms\x18\x0b \x01(\x03H\x00\x88\x01\x01\x12(\n\x04\x64isk\x18\x0c \x01(\x0b\x32\x15.headrace.v1.NodeDiskH\x01\x88\x01\x01\x42\x12\n\x10_metadata_age_msB\x07\n\x05_disk\"A\n\x08NodeDisk\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nfree_bytes\x18\x02 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x03\x32\x84\x01\n\x04Node\x12|\n\x0c\x44\x65scribeNode\x12 .headrace.v1.DescribeNodeRequest\x1a!.headrace.v1.DescribeNodeResponse\"\'\xb2\xc8\x18#\x18\x01\"\ncontroller\"\x06\x62roker\"\x0b\x63oordinatorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_protos.v1.node_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_NODE'].methods_by_name['DescribeNode']._loaded_options = None
-  _globals['_NODE'].methods_by_name['DescribeNode']._serialized_options = b'\262\310\030,\030\001\"\ncontroller\"\006broker\"\013coordinator\"\007gateway'
+  _globals['_NODE'].methods_by_name['DescribeNode']._serialized_options = b'\262\310\030#\030\001\"\ncontroller\"\006broker\"\013coordinator'
   _globals['_DESCRIBENODEREQUEST']._serialized_start=79
   _globals['_DESCRIBENODEREQUEST']._serialized_end=100
   _globals['_DESCRIBENODERESPONSE']._serialized_start=103
@@ -41,5 +41,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEDISK']._serialized_start=456
   _globals['_NODEDISK']._serialized_end=521
   _globals['_NODE']._serialized_start=524
-  _globals['_NODE']._serialized_end=666
+  _globals['_NODE']._serialized_end=656
 # @@protoc_insertion_point(module_scope)

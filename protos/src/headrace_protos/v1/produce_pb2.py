@@ -26,7 +26,7 @@ from headrace_protos.v1 import access_pb2 as headrace__protos_dot_v1_dot_access_
 from headrace_protos.v1 import common_pb2 as headrace__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/produce.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\x1a\x1fheadrace_protos/v1/common.proto\"q\n\x15InitProducerIdRequest\x12\x18\n\x0bproducer_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0eproducer_epoch\x18\x02 \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_producer_idB\x11\n\x0f_producer_epoch\"E\n\x16InitProducerIdResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\xc7\x01\n\x0eProduceRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x1f\n\x04\x61\x63ks\x18\x02 \x01(\x0e\x32\x11.headrace.v1.Acks\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x31\n\npartitions\x18\x04 \x03(\x0b\x32\x1d.headrace.v1.ProducePartition\x12\x18\n\x10transactional_id\x18\x05 \x01(\t\x12\x1b\n\x13transaction_version\x18\x06 \x01(\x05\"@\n\x0fProduceRequests\x12-\n\x08requests\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.ProduceRequest\"\xc2\x01\n\x10ProducePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x0f\n\x07records\x18\x04 \x01(\x0c\x12\x18\n\x0bshard_epoch\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0c\x65xpected_end\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x07 \x01(\tB\x0e\n\x0c_shard_epochB\x0f\n\r_expected_end\"y\n\x0fProduceResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x34\n\x07results\x18\x02 \x03(\x0b\x32#.headrace.v1.ProducePartitionResult\x12\x18\n\x10throttle_time_ms\x18\x03 \x01(\x05\"C\n\x10ProduceResponses\x12/\n\tresponses\x18\x01 \x03(\x0b\x32\x1c.headrace.v1.ProduceResponse\"\xb7\x02\n\x16ProducePartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x1a\n\x12log_append_time_ms\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12+\n\ndurability\x18\x07 \x01(\x0e\x32\x17.headrace.v1.Durability\x12/\n\x0e\x63urrent_leader\x18\x08 \x01(\x0b\x32\x17.headrace.v1.LeaderHint\x12/\n\rrecord_faults\x18\t \x03(\x0b\x32\x18.headrace.v1.RecordFault\"-\n\x0bRecordFault\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43KS_ALL\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\r\n\tACKS_NONE\x10\x03*k\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x11\n\rDURABILITY_OS\x10\x01\x12\x17\n\x13\x44URABILITY_INTERVAL\x10\x02\x12\x15\n\x11\x44URABILITY_COMMIT\x10\x03\x32\xa9\x03\n\x07Produce\x12\x8f\x01\n\x07Produce\x12\x1b.headrace.v1.ProduceRequest\x1a\x1c.headrace.v1.ProduceResponse\"E\xb2\xc8\x18\x41\n\x18\x08\x04\x10\x05\x1a\x10transactional_id \x01\n\x18\x08\x04\x10\x02\x1a\x10partitions.topic \x01\"\x0b\x63oordinator(\x01\x30\x01\x12\x9a\x01\n\x0bProduceMany\x12\x1c.headrace.v1.ProduceRequests\x1a\x1d.headrace.v1.ProduceResponses\"J\xb2\xc8\x18\x46\n!\x08\x04\x10\x05\x1a\x19requests.transactional_id \x01\n!\x08\x04\x10\x02\x1a\x19requests.partitions.topic \x01(\x01\x30\x01\x12o\n\x0eInitProducerId\x12\".headrace.v1.InitProducerIdRequest\x1a#.headrace.v1.InitProducerIdResponse\"\x14\xb2\xc8\x18\x10\n\x06\x08\x0c\x10\x04(\x01\n\x06\x08\x04\x10\x02(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/produce.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\x1a\x1fheadrace_protos/v1/common.proto\"q\n\x15InitProducerIdRequest\x12\x18\n\x0bproducer_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0eproducer_epoch\x18\x02 \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_producer_idB\x11\n\x0f_producer_epoch\"E\n\x16InitProducerIdResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\xc7\x01\n\x0eProduceRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x1f\n\x04\x61\x63ks\x18\x02 \x01(\x0e\x32\x11.headrace.v1.Acks\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x31\n\npartitions\x18\x04 \x03(\x0b\x32\x1d.headrace.v1.ProducePartition\x12\x18\n\x10transactional_id\x18\x05 \x01(\t\x12\x1b\n\x13transaction_version\x18\x06 \x01(\x05\"\xc2\x01\n\x10ProducePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x0f\n\x07records\x18\x04 \x01(\x0c\x12\x18\n\x0bshard_epoch\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0c\x65xpected_end\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x07 \x01(\tB\x0e\n\x0c_shard_epochB\x0f\n\r_expected_end\"y\n\x0fProduceResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x34\n\x07results\x18\x02 \x03(\x0b\x32#.headrace.v1.ProducePartitionResult\x12\x18\n\x10throttle_time_ms\x18\x03 \x01(\x05\"\xb7\x02\n\x16ProducePartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x1a\n\x12log_append_time_ms\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\x12+\n\ndurability\x18\x07 \x01(\x0e\x32\x17.headrace.v1.Durability\x12/\n\x0e\x63urrent_leader\x18\x08 \x01(\x0b\x32\x17.headrace.v1.LeaderHint\x12/\n\rrecord_faults\x18\t \x03(\x0b\x32\x18.headrace.v1.RecordFault\"-\n\x0bRecordFault\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43KS_ALL\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\r\n\tACKS_NONE\x10\x03*k\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x11\n\rDURABILITY_OS\x10\x01\x12\x17\n\x13\x44URABILITY_INTERVAL\x10\x02\x12\x15\n\x11\x44URABILITY_COMMIT\x10\x03\x32\x8c\x02\n\x07Produce\x12\x8f\x01\n\x07Produce\x12\x1b.headrace.v1.ProduceRequest\x1a\x1c.headrace.v1.ProduceResponse\"E\xb2\xc8\x18\x41\n\x18\x08\x04\x10\x05\x1a\x10transactional_id \x01\n\x18\x08\x04\x10\x02\x1a\x10partitions.topic \x01\"\x0b\x63oordinator(\x01\x30\x01\x12o\n\x0eInitProducerId\x12\".headrace.v1.InitProducerIdRequest\x1a#.headrace.v1.InitProducerIdResponse\"\x14\xb2\xc8\x18\x10\n\x06\x08\x0c\x10\x04(\x01\n\x06\x08\x04\x10\x02(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,32 +35,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PRODUCE'].methods_by_name['Produce']._loaded_options = None
   _globals['_PRODUCE'].methods_by_name['Produce']._serialized_options = b'\262\310\030A\n\030\010\004\020\005\032\020transactional_id \001\n\030\010\004\020\002\032\020partitions.topic \001\"\013coordinator'
-  _globals['_PRODUCE'].methods_by_name['ProduceMany']._loaded_options = None
-  _globals['_PRODUCE'].methods_by_name['ProduceMany']._serialized_options = b'\262\310\030F\n!\010\004\020\005\032\031requests.transactional_id \001\n!\010\004\020\002\032\031requests.partitions.topic \001'
   _globals['_PRODUCE'].methods_by_name['InitProducerId']._loaded_options = None
   _globals['_PRODUCE'].methods_by_name['InitProducerId']._serialized_options = b'\262\310\030\020\n\006\010\014\020\004(\001\n\006\010\004\020\002(\001'
-  _globals['_ACKS']._serialized_start=1319
-  _globals['_ACKS']._serialized_end=1393
-  _globals['_DURABILITY']._serialized_start=1395
-  _globals['_DURABILITY']._serialized_end=1502
+  _globals['_ACKS']._serialized_start=1184
+  _globals['_ACKS']._serialized_end=1258
+  _globals['_DURABILITY']._serialized_start=1260
+  _globals['_DURABILITY']._serialized_end=1367
   _globals['_INITPRODUCERIDREQUEST']._serialized_start=115
   _globals['_INITPRODUCERIDREQUEST']._serialized_end=228
   _globals['_INITPRODUCERIDRESPONSE']._serialized_start=230
   _globals['_INITPRODUCERIDRESPONSE']._serialized_end=299
   _globals['_PRODUCEREQUEST']._serialized_start=302
   _globals['_PRODUCEREQUEST']._serialized_end=501
-  _globals['_PRODUCEREQUESTS']._serialized_start=503
-  _globals['_PRODUCEREQUESTS']._serialized_end=567
-  _globals['_PRODUCEPARTITION']._serialized_start=570
-  _globals['_PRODUCEPARTITION']._serialized_end=764
-  _globals['_PRODUCERESPONSE']._serialized_start=766
-  _globals['_PRODUCERESPONSE']._serialized_end=887
-  _globals['_PRODUCERESPONSES']._serialized_start=889
-  _globals['_PRODUCERESPONSES']._serialized_end=956
-  _globals['_PRODUCEPARTITIONRESULT']._serialized_start=959
-  _globals['_PRODUCEPARTITIONRESULT']._serialized_end=1270
-  _globals['_RECORDFAULT']._serialized_start=1272
-  _globals['_RECORDFAULT']._serialized_end=1317
-  _globals['_PRODUCE']._serialized_start=1505
-  _globals['_PRODUCE']._serialized_end=1930
+  _globals['_PRODUCEPARTITION']._serialized_start=504
+  _globals['_PRODUCEPARTITION']._serialized_end=698
+  _globals['_PRODUCERESPONSE']._serialized_start=700
+  _globals['_PRODUCERESPONSE']._serialized_end=821
+  _globals['_PRODUCEPARTITIONRESULT']._serialized_start=824
+  _globals['_PRODUCEPARTITIONRESULT']._serialized_end=1135
+  _globals['_RECORDFAULT']._serialized_start=1137
+  _globals['_RECORDFAULT']._serialized_end=1182
+  _globals['_PRODUCE']._serialized_start=1370
+  _globals['_PRODUCE']._serialized_end=1638
 # @@protoc_insertion_point(module_scope)

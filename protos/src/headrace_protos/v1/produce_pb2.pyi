@@ -63,12 +63,6 @@ class ProduceRequest(_message.Message):
     transaction_version: int
     def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[_Union[Acks, str]] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[ProducePartition, _Mapping]]] = ..., transactional_id: _Optional[str] = ..., transaction_version: _Optional[int] = ...) -> None: ...
 
-class ProduceRequests(_message.Message):
-    __slots__ = ("requests",)
-    REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    requests: _containers.RepeatedCompositeFieldContainer[ProduceRequest]
-    def __init__(self, requests: _Optional[_Iterable[_Union[ProduceRequest, _Mapping]]] = ...) -> None: ...
-
 class ProducePartition(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "records", "shard_epoch", "expected_end", "traceparent")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -96,12 +90,6 @@ class ProduceResponse(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[ProducePartitionResult]
     throttle_time_ms: int
     def __init__(self, correlation_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[ProducePartitionResult, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
-
-class ProduceResponses(_message.Message):
-    __slots__ = ("responses",)
-    RESPONSES_FIELD_NUMBER: _ClassVar[int]
-    responses: _containers.RepeatedCompositeFieldContainer[ProduceResponse]
-    def __init__(self, responses: _Optional[_Iterable[_Union[ProduceResponse, _Mapping]]] = ...) -> None: ...
 
 class ProducePartitionResult(_message.Message):
     __slots__ = ("topic", "partition", "error", "base_offset", "log_append_time_ms", "log_start_offset", "durability", "current_leader", "record_faults")

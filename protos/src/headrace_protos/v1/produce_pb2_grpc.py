@@ -40,11 +40,6 @@ class ProduceStub:
                 request_serializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceResponse.FromString,
                 _registered_method=True)
-        self.ProduceMany = channel.stream_stream(
-                '/headrace.v1.Produce/ProduceMany',
-                request_serializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceRequests.SerializeToString,
-                response_deserializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceResponses.FromString,
-                _registered_method=True)
         self.InitProducerId = channel.unary_unary(
                 '/headrace.v1.Produce/InitProducerId',
                 request_serializer=headrace__protos_dot_v1_dot_produce__pb2.InitProducerIdRequest.SerializeToString,
@@ -69,16 +64,6 @@ class ProduceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ProduceMany(self, request_iterator, context):
-        """A produce stream that many producers share: a gateway sends several requests in one message, because a message
-        costs more than a small request. The broker responds to each request when the acks condition of that request is
-        met, so responses come in any order. A refused request delays only the response to that request, unless the broker
-        refuses many requests.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def InitProducerId(self, request, context):
         """Assigns a new producer id with epoch 0 (KIP-98). A producer that sends its current id and epoch gets the same id
         with the next epoch, or a new id (KIP-360). Any broker serves InitProducerId.
@@ -94,11 +79,6 @@ def add_ProduceServicer_to_server(servicer, server):
                     servicer.Produce,
                     request_deserializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceResponse.SerializeToString,
-            ),
-            'ProduceMany': grpc.stream_stream_rpc_method_handler(
-                    servicer.ProduceMany,
-                    request_deserializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceRequests.FromString,
-                    response_serializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceResponses.SerializeToString,
             ),
             'InitProducerId': grpc.unary_unary_rpc_method_handler(
                     servicer.InitProducerId,
@@ -134,33 +114,6 @@ class Produce:
             '/headrace.v1.Produce/Produce',
             headrace__protos_dot_v1_dot_produce__pb2.ProduceRequest.SerializeToString,
             headrace__protos_dot_v1_dot_produce__pb2.ProduceResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ProduceMany(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/headrace.v1.Produce/ProduceMany',
-            headrace__protos_dot_v1_dot_produce__pb2.ProduceRequests.SerializeToString,
-            headrace__protos_dot_v1_dot_produce__pb2.ProduceResponses.FromString,
             options,
             channel_credentials,
             insecure,

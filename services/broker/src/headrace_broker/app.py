@@ -43,7 +43,7 @@ from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, GATEWAY, INTERNAL, ListenerAddress, advertised, speaks_kafka
+from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised, speaks_kafka
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -434,7 +434,7 @@ class Broker:
                     config.values["max.connections"], self.settings.current.open_files_max
                 ),
                 streams_max=STREAMS_PER_CONNECTION_MAX
-                if wanted.name in (INTERNAL, GATEWAY)
+                if wanted.name == INTERNAL
                 else STREAMS_PER_CLIENT_CONNECTION_MAX,
                 **self._security.port_options(wanted.name),
             )

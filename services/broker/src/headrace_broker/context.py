@@ -12,6 +12,7 @@ from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.quotas import QuotaManager
+from headrace_core.rpc.receiving import Penalties
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .controller_link import REQUEST_TIMEOUT_MS
@@ -113,6 +114,8 @@ class BrokerContext:
     #: All open streams: for produce and fetch requests of clients and coordinators, for replication, and for markers.
     streams: set[OpenStream] = field(default_factory=set)
     client_streams: int = 0  #: Number of open produce and fetch streams of clients.
+    #: The penalties of Kafka's clients; a gRPC listener has its own.
+    penalties: Penalties = field(default_factory=Penalties)
     fetches: set[FetchesOfStream] = field(default_factory=set)  #: All open fetch streams.
 
     def __post_init__(self) -> None:

@@ -18,9 +18,8 @@ each partition.
 The gRPC call of a stream identifies the client of a quota by the principal that the listener has authenticated, and by
 the client id. On a listener without security, the user is ANONYMOUS, and the client chooses the client id. A client
 over its quota gets its response at once, with ``throttle_time_ms``. If it opens another stream, the first request of
-that stream waits: else a client that sends each request on a new stream would have no limit. A gateway opens a fetch
-stream for each client, and names the client in the call. It applies the quotas of produce requests itself, because its
-produce stream has several clients.
+that stream waits: else a client that sends each request on a new stream would have no limit. The
+streams of Kafka's clients have the same quotas.
 
 All times are seconds of ``time.perf_counter``; the caller reads the clock once for each turn.
 """

@@ -46,7 +46,7 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, GATEWAY, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_all_meta
 from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -246,7 +246,7 @@ class Coordinator:
                 message_bytes_max=REQUEST_BYTES_MAX + OVERHEAD_BYTES,
                 connections_max=self.config.values["max.connections"],
                 streams_max=STREAMS_PER_CONNECTION_MAX
-                if wanted.name in (INTERNAL, GATEWAY)
+                if wanted.name == INTERNAL
                 else STREAMS_PER_CLIENT_CONNECTION_MAX,
                 **self._security.port_options(wanted.name),
             )

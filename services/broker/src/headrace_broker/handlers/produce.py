@@ -69,8 +69,7 @@ _MESSAGE = -1
 #: Partitions of a request that the event loop handles before it runs other tasks, about 3 ms.
 PORTION = 200
 #: Error codes for a produce request with invalid records. If a client's request fails with one of the codes in
-#: _WORTHLESS in every partition, the broker delays the connection's next requests (``Penalties``). If several clients
-#: share the stream, the broker delays the answer.
+#: _WORTHLESS in every partition, the broker delays the connection's next requests (``Penalties``).
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 #: Maximum number of invalid records that one produce answer lists, over all partitions.
 _FAULTS_MAX = 100
@@ -98,20 +97,15 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
         self._writers = writers
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:
-        await self._serve(ServerStream(context), context, is_packed=False)
-
-    async def ProduceMany(self, request_iterator: Any, context: Any) -> None:
-        await self._serve(ServerStream(context, packed=produce_pb2.ProduceResponses), context, is_packed=True)
-
-    async def _serve(self, stream: ServerStream[Any, Any], context: Any, *, is_packed: bool) -> None:
         is_client = self._writers is Writers.CLIENTS
-        limits = limits_of(self._broker.quotas, context, is_shared=is_packed) if is_client else None
+        limits = limits_of(self._broker.quotas, context) if is_client else None
         if limits is not None:
             await self._broker.connections.admitted(context)
+        stream: ServerStream[Any, Any] = ServerStream(context)
         self._broker.streams.add(stream)
         self._broker.client_streams += is_client
         try:
-            await stream.run(ProduceStream(self._broker, stream, self._writers, is_packed=is_packed, limits=limits))
+            await stream.run(ProduceStream(self._broker, stream, self._writers, limits=limits))
         finally:
             self._broker.streams.discard(stream)
             self._broker.client_streams -= is_client
@@ -233,15 +227,12 @@ class _Request:
 
 
 class ProduceStream(StreamHandler[Any]):
-    """One stream. ``is_packed``: each message contains the requests of several producers (ProduceMany)."""
-
     __slots__ = (
         "_access",
         "_broker",
         "_flow",
         "_in_flight",
         "_is_closed",
-        "_is_packed",
         "_request",
         "_stream",
         "_times",
@@ -256,11 +247,9 @@ class ProduceStream(StreamHandler[Any]):
         stream: ServerStream[Any, Any],
         writers: Writers = Writers.CLIENTS,
         *,
-        is_packed: bool = False,
         limits: ClientLimits | None = None,
     ) -> None:
         self._access = current_access()
-        self._is_packed = is_packed
         self._flow = StreamFlow(broker.flow, limits, stream.pause, stream.resume, broker.limits.stream_bytes_max)
         self._broker = broker
         self._writers = writers
@@ -279,10 +268,7 @@ class ProduceStream(StreamHandler[Any]):
 
     def on_request(self, message: Any) -> None:
         now_s = time.perf_counter()
-        if self._is_packed:
-            self._unhandled.extend(message.requests)
-        else:
-            self._unhandled.append(message)
+        self._unhandled.append(message)
         self._handle(now_s)
         turns = self._broker.flow.turns
         if self._stream.request_bytes < BULK_BYTES:
@@ -331,7 +317,7 @@ class ProduceStream(StreamHandler[Any]):
         if message.timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={message.timeout_ms}: must not be negative")
         broker, acks = self._broker, message.acks
-        request = _Request(self, message, message.ByteSize() if self._is_packed else self._stream.request_bytes, now_s)
+        request = _Request(self, message, self._stream.request_bytes, now_s)
         record_bytes = sum(map(len, request.records))
         request.size = max(record_bytes, request.size)
         broker.metrics.produce_requests.value += 1
@@ -528,7 +514,7 @@ class ProduceStream(StreamHandler[Any]):
             self._free(request, index)
         unanswered = self._unanswered[order]
         if isinstance(outcome, HeadraceError):
-            is_first = self._is_packed or request.answered or next(iter(unanswered)) == (request, index)
+            is_first = request.answered or next(iter(unanswered)) == (request, index)
             if not is_first:  # its check has failed while earlier appends are being written
                 unanswered[request, index] = outcome
                 return
@@ -558,7 +544,7 @@ class ProduceStream(StreamHandler[Any]):
     def _refused(self, request: _Request, index: int, error: HeadraceError) -> None:
         """Refuse the records of one partition. Earlier appends to the partition are answered first."""
         unanswered = self._unanswered.get(request.order[index])
-        if unanswered is None or self._is_packed:  # (answers to different producers have no order)
+        if unanswered is None:
             self._failed(request, index, error)
         else:
             unanswered[request, index] = error
@@ -579,10 +565,6 @@ class ProduceStream(StreamHandler[Any]):
         if request.remaining:
             return
         if request.is_worthless and self._writers is Writers.CLIENTS:
-            if self._is_packed:
-                self._broker.flow.deadlines.discard(request, None)
-                self._stream.punish_one(request.size, partial(self._answer, request))
-                return
             self._stream.punish(request.size)
         self._answer(request)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace_core.errors import HeadraceError
 from headrace_core.quotas import ClientLimits
+from headrace_core.rpc.receiving import Penalties
 from headrace_core.security.access import Access, set_access
 from headrace_core.security.caller import set_caller
 from headrace_kafka.client import Client
@@ -23,18 +24,15 @@ from ..context import BrokerContext
 from ..handlers.fetch import FetchStream
 from ..handlers.produce import ProduceStream
 
-#: Milliseconds for which a connection waits for each MiB of records that the broker has refused as invalid, and the
-#: longest wait. A client that sends rubbish may not take the processor from other clients.
-PUNISHED_MS_PER_MIB, PUNISHED_MS_MAX = 100, 1_000
-
 
 class LocalStream:
     """What a handler needs of ``rpc.streams.ServerStream``. ``answered`` gets each response."""
 
-    __slots__ = ("_answered", "_client", "closed", "paused", "queued_bytes", "request_bytes")
+    __slots__ = ("_answered", "_client", "_penalties", "closed", "paused", "queued_bytes", "request_bytes")
 
-    def __init__(self, client: Client, answered: Callable[[Any], None]) -> None:
+    def __init__(self, client: Client, penalties: Penalties, answered: Callable[[Any], None]) -> None:
         self._client = client
+        self._penalties = penalties
         self._answered = answered
         self.closed = self.paused = False
         self.queued_bytes = 0  #: Always 0: the connection itself bounds the answers that its client has not read.
@@ -45,7 +43,8 @@ class LocalStream:
             self._answered(response)
 
     def punish(self, size: int) -> None:
-        self._client.mute(min(PUNISHED_MS_MAX, 1 + size * PUNISHED_MS_PER_MIB // (1 << 20)))
+        """Start no further request for a time, because the records of a request were refused as invalid."""
+        self._client.mute(1 + int(1_000 * self._penalties.add(f"{id(self)}", size)))
 
     def pause(self) -> None:
         self.paused = True
@@ -72,7 +71,7 @@ class _Way:
         self._next = 0
         self._asked: dict[int, Done] = {}
         self._is_open = True
-        self.stream = LocalStream(client, self._answered)
+        self.stream = LocalStream(client, broker.penalties, self._answered)
         limits = ClientLimits(broker.quotas, client.principal.name, client.client_id)
         context = contextvars.copy_context()
         context.run(set_caller, client.caller)

@@ -1,5 +1,4 @@
-"""headrace.v1.Cluster: brokers and coordinators register, heartbeat, and follow the metadata; gateways announce
-themselves.
+"""headrace.v1.Cluster: brokers and coordinators register, heartbeat, and follow the metadata.
 
 The Cluster service runs only on the internal listener.
 """
@@ -48,7 +47,6 @@ from ..cluster.requests import (
 )
 from ..driver import ControllerDriver
 from .follow import FollowService
-from .gateways import GatewayDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,6 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._following = following
         self._clock = clock
         self._heartbeats: set[_Heartbeats] = set()
-        self._gateways = GatewayDirectory()
 
     def brokers_seen(self) -> list[BrokerSeen]:
         """The last heartbeat of every broker that sends heartbeats to this controller, by broker id."""
@@ -234,19 +231,6 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
             return cluster_pb2.AlterPartitionResponse(
                 results=await turns.each(answer.reply, result), metadata_offset=answer.metadata_offset
             )
-
-    async def AnnounceGateway(self, request: cluster_pb2.AnnounceGatewayRequest, context: Any) -> Any:
-        self._check_cluster(request.cluster_id)
-        if not self._driver.is_leader:
-            raise self._driver.controller.not_controller()
-        gateways = self._gateways
-        announcement = gateways.announce(request, self._driver.term, self._clock.monotonic_ms())
-        try:
-            await gateways.wait_changed(request.known_version)
-        except asyncio.CancelledError:  # the gateway was killed, or has cancelled this call
-            gateways.lost(request.gateway.gateway_id, announcement)
-            raise
-        return gateways.answer(self._clock.monotonic_ms())
 
     async def FollowMetadata(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
         await self._following.follow(request, context)

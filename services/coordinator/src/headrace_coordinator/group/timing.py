@@ -19,7 +19,7 @@ import heapq
 from dataclasses import dataclass
 
 #: Connection numbers: NO_CONNECTION before the member's first contact with this coordinator, NO_STREAM for a member
-#: without a stream (a Kafka client behind a gateway). Every stream has a number above 0.
+#: without a stream (a client of Kafka). Every stream has a number above 0.
 NO_CONNECTION, NO_STREAM = -1, 0
 
 

@@ -45,8 +45,8 @@ TOPIC_ID_BYTES = 16
 
 def host_of_client(named: str) -> str:
     """The host of the client that calls, in Kafka's form ``/10.0.0.1``. A listener that authenticates its callers knows
-    the host, so that no client is described with another host. On an open listener, a gateway calls for its client, and
-    only the request names the client's host (``named``)."""
+    the host, so that no client is described with another host. On an open listener, a broker calls for a client of
+    Kafka, and only the request names the client's host (``named``)."""
     caller = current_caller()
     return named if caller.principal == ANONYMOUS or not caller.host else f"/{caller.host}"
 

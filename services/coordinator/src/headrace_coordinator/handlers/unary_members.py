@@ -1,6 +1,6 @@
-"""Members of KIP-848 groups that send each heartbeat as a separate call: Kafka's clients behind a gateway.
+"""Members of KIP-848 groups that send each heartbeat as a separate call: Kafka's clients.
 
-A member behind a gateway has no stream, so it gets no pushes and has no grace period: it is removed after its session
+Such a member has no stream, so it gets no pushes and has no grace period: it is removed after its session
 timeout. Kafka's clients send no revisions of assignments (group/messages.py). A client sends one heartbeat at a time,
 so its next heartbeat shows that it received the previous answer. The coordinator therefore keeps the revision of that
 answer's assignment as the member's. A *full* heartbeat contains the subscription; clients send it when they join and
