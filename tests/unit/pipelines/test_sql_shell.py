@@ -10,7 +10,10 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +156,22 @@ def test_a_job_that_begins_after_a_cancel_is_cancelled_too() -> None:
     with pytest.raises(KeyboardInterrupt):
         shell.Shell(both, both, "table").run(Source("SHOW TABLES;"))
     assert both.is_over.is_set()
+
+
+def test_an_interrupt_while_the_shell_waits_cancels_the_statement() -> None:
+    """Python 3.11 takes a thread for ended after an interrupt of its ``join``: the statement then ran on."""
+
+    class Waiting(Interrupted):
+        def run(self, statement: Any, source: Source) -> Message:
+            while "start" in [each.name for each in traceback.extract_stack(sys._current_frames()[main])]:
+                time.sleep(0)
+            return super().run(statement, source)
+
+    both: Any = Waiting()
+    main = threading.get_ident()
+    with pytest.raises(KeyboardInterrupt):
+        shell.Shell(both, both, "table").run(Source("SHOW TABLES;"))
+    assert both.is_cancelled.is_set()
 
 
 def test_no_statement_runs_beside_one_that_does_not_end() -> None:

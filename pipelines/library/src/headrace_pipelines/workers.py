@@ -10,11 +10,14 @@ from abc import abstractmethod
 
 
 class Worker(threading.Thread):
-    """A thread that does ``work`` until it is done, or until ``is_stopped`` is set."""
+    """A thread that does ``work`` until it is done, or until ``is_stopped`` is set.
+
+    ``is_over`` is set at its end. The main thread waits for this event: after Ctrl-C during a ``join``, Python 3.11
+    takes a running thread for one that has ended."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.is_stopped = threading.Event()
+        self.is_stopped, self.is_over = threading.Event(), threading.Event()
         self._failure: BaseException | None = None
 
     @abstractmethod
@@ -25,6 +28,8 @@ class Worker(threading.Thread):
             self.work()
         except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
             self._failure = error
+        finally:
+            self.is_over.set()
 
     def stop(self) -> None:
         """Ask the thread to end, and wait for its end."""

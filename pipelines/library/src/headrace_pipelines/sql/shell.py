@@ -86,7 +86,7 @@ class Shell:
         Raises HeadraceError, and KeyboardInterrupt after Ctrl-C, when the statement has ended, or when it has not ended
         within CANCEL_S seconds. Until that statement has ended, further texts raise QueryFailedError.
         """
-        if self.last is not None and self.last.is_alive():
+        if self.last is not None and not self.last.is_over.is_set():
             raise QueryFailedError(
                 "the cancelled statement has not ended yet; repeat this statement later, or press Ctrl-D to end the "
                 "shell"
@@ -94,14 +94,14 @@ class Shell:
         self.last = running = Running(self._engine, self._session, source, self._output)
         try:
             running.start()
-            while running.is_alive():
-                running.join(_LOOK_S)
+            while not running.is_over.wait(_LOOK_S):
+                pass
         except BaseException:
             deadline_s = time.monotonic() + self._cancel_s
             # repeat: a job may begin after a cancel
-            while running.is_alive() and time.monotonic() < deadline_s:
+            while not running.is_over.is_set() and time.monotonic() < deadline_s:
                 self._session.cancel()
-                running.join(_LOOK_S)
+                running.is_over.wait(_LOOK_S)
             raise
         running.result()
 
