@@ -7,8 +7,7 @@
 
 The suites come unchanged from their registries: kafka-python from its source distribution, kafka-go from its module.
 Each suite expects one broker with id 1 at localhost:9092, which creates missing topics. Apache Kafka's jars come from
-HEADRACE_PEERS or from Maven. Headrace has one controller, broker, coordinator and gateway; the gateway's port of
-broker 1 is 9092.
+HEADRACE_PEERS or from Maven. Headrace has one controller, broker and coordinator.
 
 tests/suites/SUITE.txt names the tests that a suite's server must pass. The named tests pass in two runs against Kafka,
 and do not pass without a server. The file differences.txt explains tests that fail on Headrace. ``compare`` fails when
@@ -187,24 +186,22 @@ def kafka(settings: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def headrace(settings: Mapping[str, str]) -> Iterator[None]:
-    """Headrace with one node of each role; localhost:9092 is the gateway's port of broker 1."""
-    from headrace import LocalCluster
+    """Headrace with one node of each role, whose broker listens at localhost:9092."""
+    from headrace_tools.local.directory import ClusterDirectory, Topology
 
     directory = WORK / "headrace"
     shutil.rmtree(directory, ignore_errors=True)
-    config = {
-        "kafka.broker.ports": f"PLAINTEXT:{PORT - 1}",
-        "kafka.advertised.listeners": "PLAINTEXT://localhost:1",  # clients get only the host of this address
-        **SETTINGS,
-        **settings,
-    }
-    with LocalCluster(brokers=1, controllers=1, coordinators=1, gateways=1, data=directory, config=config):
-        deadline = time.monotonic() + 30
-        while not _serves():
-            if time.monotonic() > deadline:
-                raise SuiteError(f"the gateway does not open port {PORT}; its log is in {directory / 'logs'}")
-            time.sleep(0.05)
+    cluster = ClusterDirectory(directory)
+    wanted = Topology(
+        brokers=1, controllers=1, coordinators=1, kafka=True, kafka_port=PORT, config={**SETTINGS, **settings}
+    )
+    started = cluster.up(wanted)
+    try:
+        if started.state.of_role("broker")[0].kafka_port != PORT:
+            raise SuiteError(f"another program uses port {PORT}")
         yield
+    finally:
+        cluster.down(gently=False)
 
 
 @contextlib.contextmanager
