@@ -1,13 +1,13 @@
 """The edge of the compose stack: a TCP proxy through which clients outside of the container network reach each node
 inside. The edge forwards all bytes without interpreting them.
 
-    edge.py 9095=broker:9096 9101-9109=headrace-broker-{slot}:9096 9092=gateway:9094 9311-9319=gateway-1:9311-9319
+    edge.py 9095=broker:9096 9101-9109=headrace-broker-{slot}:9096 9092=broker:9094
 
 With {slot}, each port of a range leads to one node: the place of the port in the range is the node's slot (9103: slot
-3). The node advertises this port at its external listener. A range that leads to a range of ports leads to the ports of
-one node. A port that is given alone leads to any address of its host name; clients use it for bootstrap connections.
-The edge resolves names for each connection, so a node may return with another address. When a node cannot be reached
-within two seconds, the client's connection is reset, as if no process listened.
+3). The node advertises this port at its external listener. A port that is given alone leads to any address of its host
+name; clients use it for bootstrap connections. The edge resolves names for each connection, so a node may return with
+another address. When a node cannot be reached within two seconds, the client's connection is reset, as if no process
+listened.
 
 Limits are Kafka's keys, from the environment (HEADRACE_ and the name in capitals):
 
@@ -62,9 +62,7 @@ SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000),
 )
-_ROUTE = re.compile(
-    r"(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?=(?P<host>[^:=]+):(?P<port>\d{1,5})(-(?P<port_last>\d{1,5}))?\Z"
-)
+_ROUTE = re.compile(r"(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?=(?P<host>[^:=]+):(?P<port>\d{1,5})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +78,15 @@ def parse_routes(texts: list[str]) -> list[Route]:
     for text in texts:
         match = _ROUTE.match(text)
         if match is None:
-            raise ValueError(
-                f"{text}: write PORT=HOST:PORT, FIRST-LAST=HOST:PORT with {{slot}} in HOST, or "
-                "FIRST-LAST=HOST:FIRST-LAST"
-            )
+            raise ValueError(f"{text}: write PORT=HOST:PORT, or FIRST-LAST=HOST:PORT with {{slot}} in HOST")
         first, last = int(match["first"]), int(match["last"] or match["first"])
-        host, port, port_last = match["host"], int(match["port"]), int(match["port_last"] or match["port"])
-        if not 0 < first <= last < 65_536 or not 0 < port <= port_last < 65_536:
+        host, port = match["host"], int(match["port"])
+        if not 0 < first <= last < 65_536 or not 0 < port < 65_536:
             raise ValueError(f"{text}: ports are 1 to 65535, the first before the last")
-        if port != port_last and ("{slot}" in host or port_last - port != last - first):
-            raise ValueError(f"{text}: a port range must lead to one of the same size on one host, without {{slot}}")
-        if port == port_last and (first != last) != ("{slot}" in host):
+        if (first != last) != ("{slot}" in host):
             raise ValueError(f"{text}: a range of ports needs {{slot}} in the host, and {{slot}} needs a range")
-        step = 0 if port == port_last else 1
         routes += [
-            Route(listen, host.replace("{slot}", str(number + 1)), port + step * number)
+            Route(listen, host.replace("{slot}", str(number + 1)), port)
             for number, listen in enumerate(range(first, last + 1))
         ]
     if not routes or len({route.listen for route in routes}) != len(routes):

@@ -23,7 +23,7 @@ from headrace_core.node.ids import id_from_text, id_to_text, random_id
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.node.slots import CLUSTER_ID, PLACEHOLDER
 
-ROLES = ("controller", "broker", "coordinator", "gateway")
+ROLES = ("controller", "broker", "coordinator")
 
 
 def plan(volumes: Path, controllers: int) -> dict[str, object]:

@@ -25,9 +25,9 @@ from headrace_core.errors import HeadraceError
 from headrace_tools.certs.authority import USER, Authority, Subject, read_file
 
 ROOT = Path("/certs")
-NODE_ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
+NODE_ROLES = ("controller", "broker", "coordinator", "registry", "console")
 #: The roles that make or check delegation tokens (KIP-48); all of them need the same secret.
-TOKEN_ROLES = ("controller", "broker", "coordinator", "gateway")
+TOKEN_ROLES = ("controller", "broker", "coordinator")
 TOKEN_SECRET = "token.secret"
 OWNER = 10_001  #: The user and group of the containers (Dockerfile).
 RENEW_BEFORE = timedelta(days=60)

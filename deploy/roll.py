@@ -5,7 +5,7 @@ now. In contrast, `docker compose up` replaces all containers of a changed servi
     python3 deploy/roll.py --all                           also unchanged containers: a rolling restart
     python3 deploy/roll.py broker                          only these services
 
-The order is: controllers (the active one last), brokers, coordinators, gateways, registries, the edge. Before each
+The order is: controllers (the active one last), brokers, coordinators, registries, the edge. Before each
 stop, and at the end, every container must be healthy and `headrace doctor` must find no obstacle (under-replicated
 partitions, absent nodes); otherwise the roll stops. A container keeps its number, so its slot, id and records. A new
 container that does not become healthy is removed, and the former container is restored.
@@ -39,7 +39,7 @@ from typing import Any
 
 #: Services in the order in which the roll replaces them. Services that are not in the list have no state: `docker
 #: compose up` replaces them.
-SERVICES = ("controller", "broker", "coordinator", "gateway", "registry", "console", "edge")
+SERVICES = ("controller", "broker", "coordinator", "registry", "console", "edge")
 #: The job that the other services depend on. The script renews the job itself, because Compose would also replace the
 #: services that depend on it.
 JOB = "format"

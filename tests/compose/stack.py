@@ -16,7 +16,7 @@ from tests.worlds import waiting
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
 FIGURES = ROOT / "build" / "compose" / "figures.json"
-#: Ports that the edge publishes: for any broker, and for any gateway.
+#: Ports that the edge publishes: for any broker, by gRPC and by Kafka's protocol.
 BOOTSTRAP, KAFKA_BOOTSTRAP = "127.0.0.1:9095", "127.0.0.1:9092"
 LIMIT_S = 120.0
 

@@ -31,13 +31,13 @@ IMAGE = "headrace/service"
 SERVICE_IMAGE = f"{IMAGE}:{Stack.version}"
 #: The tags of images that tests build; the end of the test run removes these images.
 OTHER_TAGS: list[str] = []
-ROLLED = ("controller", "broker", "coordinator", "gateway", "edge")
+ROLLED = ("controller", "broker", "coordinator", "edge")
 REGISTRY_IMAGE = "headrace/registry"
 SERVICE_IMAGE_BYTES_MAX = 200_000_000
 #: What the registry's layer may add to the image of the other nodes.
 REGISTRY_BYTES_MAX = 40_000_000
 DEMO_RECORDS = 40_000
-COUNTS = {"controller": 3, "broker": 3, "coordinator": 2, "gateway": 1, "registry": 1, "console": 1, "edge": 1}
+COUNTS = {"controller": 3, "broker": 3, "coordinator": 2, "registry": 1, "console": 1, "edge": 1}
 
 
 def topic_exists() -> bool:
@@ -244,7 +244,7 @@ def stranger_is_refused(stack: Stack) -> Iterator[None]:
 # -- Kafka Connect -----------------------------------------------------------------------------------------------------
 
 
-def test_two_connect_workers_copy_the_lines_of_a_file_through_the_gateway(stack: Stack, admin: Admin) -> None:
+def test_two_connect_workers_copy_the_lines_of_a_file_through_kafkas_protocol(stack: Stack, admin: Admin) -> None:
     began = time.monotonic()
     stack.up("--scale=connect=2", profile="connect")
     note(connect_up_s=round(time.monotonic() - began, 1))
@@ -384,7 +384,7 @@ def test_three_coordinators_share_the_groups(stack: Stack, admin: Admin) -> None
     admin.delete_groups(groups)
 
 
-def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, admin: Admin) -> None:
+def test_kafkas_clients_on_the_host_use_every_broker(admin: Admin) -> None:
     kafka = KafkaAdmin({"bootstrap.servers": KAFKA_BOOTSTRAP})
 
     def ports() -> set[int]:
@@ -393,9 +393,7 @@ def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, a
         assert {each.host for each in found} == {"127.0.0.1"}
         return {each.port for each in found}
 
-    assert ports() == {9311, 9312, 9313}
-    stack.scale(gateway=2)
-    until(lambda: {port // 10 for port in ports()} == {931, 932}, "both gateways get brokers")
+    assert ports() == {9301, 9302, 9303}
     admin.create_topics([NewTopic("kafkas", partitions=PARTITIONS, replication_factor=3)])
     producer = KafkaProducer({"bootstrap.servers": KAFKA_BOOTSTRAP, "enable.idempotence": True})
     failed: list[object] = []
@@ -415,8 +413,6 @@ def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, a
 
     until(has_read_all, "a group of Kafka's protocol reads all partitions")
     consumer.close()
-    stack.scale(gateway=1)
-    until(lambda: ports() == {9311, 9312, 9313}, "the gateway that is left serves all brokers")
     admin.delete_topics(["kafkas"])
     admin.delete_groups(["kafkas"])
 

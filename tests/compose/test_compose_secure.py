@@ -87,7 +87,7 @@ def test_other_clients_do_not(stack: Stack, client: Path) -> None:
 
 
 def test_containers_have_the_keys_of_their_role_only(stack: Stack) -> None:
-    for role in ("controller", "broker", "gateway", "console", "edge"):
+    for role in ("controller", "broker", "console", "edge"):
         names = docker("exec", f"{PROJECT}-{role}-1", "ls", "/certs").split()
         own = {name for name in names if name not in ("ca.pem", "health.pem", "token.secret", "console.properties")}
         assert all(name.startswith(f"{role}-") for name in own), names
@@ -102,7 +102,7 @@ def test_the_admin_makes_delegation_tokens_whose_secret_is_in_no_environment(sta
         docker(
             "exec", f"{PROJECT}-{role}-1", "python", "-c", "print(open('/certs/token.secret').read(), end='')"
         ).strip()
-        for role in ("controller", "broker", "coordinator", "gateway")
+        for role in ("controller", "broker", "coordinator")
     }
     (secret,) = secrets
     assert len(secret) >= 32

@@ -94,7 +94,7 @@ def test_compose_gives_the_worker_what_a_distributed_worker_needs() -> None:
     environment = dict(re.findall(r"^ {6}(CONNECT_\w+): (.*)$", found[1], re.MULTILINE))
     strings = "org.apache.kafka.connect.storage.StringConverter"
     assert worker.settings(environment, "w1") == DEFAULTS | {
-        "bootstrap.servers": "gateway:9092",
+        "bootstrap.servers": "broker:9092",
         "group.id": "connect",
         "config.storage.topic": "connect-configs",
         "offset.storage.topic": "connect-offsets",
@@ -139,7 +139,7 @@ def test_compose_starts_a_worker_only_by_profile_and_publishes_it_on_loopback() 
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert set(service["networks"]) == {"client"}
         assert service["healthcheck"]["test"] == ["CMD", "health", "127.0.0.1", "8083", "http", "/health"]
-    assert connect["depends_on"]["gateway"]["condition"] == "service_healthy"
+    assert connect["depends_on"]["broker"]["condition"] == "service_healthy"
     assert connect["build"]["target"] == "connect"
 
 

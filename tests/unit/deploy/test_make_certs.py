@@ -35,7 +35,7 @@ def secrets_in(volumes: Path) -> dict[str, str]:
 def test_the_nodes_that_check_tokens_get_one_secret_and_no_other_container_has_it(volumes: Path) -> None:
     job.make(volumes, "headrace", 2)
     found = secrets_in(volumes)
-    assert set(found) == {"ca", "controller", "broker", "coordinator", "gateway"}
+    assert set(found) == {"ca", "controller", "broker", "coordinator"}
     (secret,) = set(found.values())
     assert len(secret.strip()) >= 32
     assert {path.stat().st_mode & 0o777 for path in volumes.rglob(job.TOKEN_SECRET)} == {0o600}
@@ -47,7 +47,7 @@ def test_a_repeated_run_keeps_the_secret_and_repairs_a_lost_copy(volumes: Path) 
     job.make(volumes, "headrace", 1)
     before = secrets_in(volumes)
     (volumes / "broker" / job.TOKEN_SECRET).unlink()
-    (volumes / "gateway" / "token.new").write_text("a run that was killed")
+    (volumes / "broker" / "token.new").write_text("a run that was killed")
     job.make(volumes, "headrace", 1)
     assert secrets_in(volumes) == before
     assert not list(volumes.rglob("*.new"))

@@ -129,7 +129,7 @@ class FakeEngine:
 
 
 def stack(**changed: Any) -> FakeEngine:
-    counts = (("controller", 3), ("broker", 3), ("coordinator", 2), ("gateway", 1), ("registry", 1), ("edge", 1))
+    counts = (("controller", 3), ("broker", 3), ("coordinator", 2), ("registry", 1), ("edge", 1))
     return FakeEngine(
         *(inspected(service, number + 1) for service, count in counts for number in range(count)), **changed
     )
@@ -147,18 +147,17 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_that_differs_is_replaced_one_by_one_the_active_controller_as_the_last_of_its_kind() -> None:
     engine = stack()
     names = sorted(engine.there)
-    assert run(engine) == 11
+    assert run(engine) == 10
     assert engine.done == [
         *(f"hr-controller-{number}" for number in (1, 3, 2)),
         *(f"hr-broker-{number}" for number in (1, 2, 3)),
         *(f"hr-coordinator-{number}" for number in (1, 2)),
-        "hr-gateway-1",
         "hr-registry-1",
         "hr-edge-1",
     ]
     assert engine.images() == dict.fromkeys(names, "new"), "under the same names, and nothing else is left"
     assert engine.away_most == 1
-    assert engine.job_renewed_after == 11, "or the next `up` would replace all who depend on it, at once"
+    assert engine.job_renewed_after == 10, "or the next `up` would replace all who depend on it, at once"
 
 
 def test_what_is_as_the_file_says_stays_unless_all_is_asked_for() -> None:
@@ -180,7 +179,7 @@ def test_a_new_container_that_does_not_come_up_is_taken_away_and_the_former_one_
     assert {each for name, each in engine.images().items() if "controller" in name} == {"new"}
     assert {each for name, each in engine.images().items() if "controller" not in name} == {"old"}
     assert all(each["State"]["Running"] for each in engine.there.values())
-    assert len(engine.there) == 11
+    assert len(engine.there) == 10
 
 
 def test_a_container_that_the_engine_does_not_create_leaves_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +222,7 @@ def test_the_next_one_is_not_stopped_before_the_last_ones_copies_are_in_sync() -
         return whole(name, *arguments)
 
     engine.ask = behind  # type: ignore[method-assign]
-    with pytest.raises(roll.RollError, match=r"hr-broker-1 was replaced, 7 containers were not; .* 3 partitions"):
+    with pytest.raises(roll.RollError, match=r"hr-broker-1 was replaced, 6 containers were not; .* 3 partitions"):
         run(engine)
     assert engine.done[-1] == "hr-broker-1"
 
@@ -276,7 +275,7 @@ def test_asked_to_end_it_ends_between_two() -> None:
     engine.ask = press  # type: ignore[method-assign]
     assert rolling.run(roll.SERVICES, everything=False) == 2
     assert len(engine.done) == 2
-    assert len(engine.there) == 11
+    assert len(engine.there) == 10
 
 
 def as_before(engine: FakeEngine) -> bool:
@@ -410,7 +409,7 @@ def test_killed_between_stop_and_rename_the_next_roll_says_at_once_what_to_start
         run(engine, timeout_s=3600.0)
     assert engine.done == []
     engine.docker("start", "hr-broker-1")
-    assert run(engine) == 11
+    assert run(engine) == 10
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
@@ -541,6 +540,4 @@ def test_an_unknown_service_is_a_wrong_command_line(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         roll.main(["brokers"])
     assert ended.value.code == 2
-    assert (
-        "the services are controller, broker, coordinator, gateway, registry, console, edge" in capsys.readouterr().err
-    )
+    assert "the services are controller, broker, coordinator, registry, console, edge" in capsys.readouterr().err
