@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from kafka_attackers import BOMBED, OF_GATEWAYS, TOPIC
+from kafka_attackers import BOMBED, OF_KAFKA, TOPIC
 
 MIB = 1024 * 1024
 CORES = 0.5  #: Processor time that an attacker may use.
@@ -396,7 +396,7 @@ OF_CONTROLLERS: dict[str, Attack] = {
     "controller_huge_requests": huge_requests(CREATE_TOPICS, b"\x0a\x00"),
     "controller_garbage": garbage(METADATA, DESCRIBE_QUORUM, CREATE_TOPICS),
 }
-ATTACKS: dict[str, Attack] = OF_BROKERS | OF_COORDINATORS | OF_CONTROLLERS | OF_GATEWAYS
+ATTACKS: dict[str, Attack] = OF_BROKERS | OF_COORDINATORS | OF_CONTROLLERS | OF_KAFKA
 
 
 def framed(message: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Attackers of a gateway's port, for hostile.py and tests: raw sockets with Kafka's frames.
+"""Attackers of a broker's port for Kafka's clients, for hostile.py and tests: raw sockets with Kafka's frames.
 
 Each attacker repeats one kind of hostile request until its time is over. Unless an attacker's name says otherwise, its
 requests are legal frames, so they reach the code after the decoder.
@@ -350,18 +350,18 @@ def garbage(pace: Pace, address: Address) -> None:
             connection.recv(1)
 
 
-OF_GATEWAYS: dict[str, Attack] = {
-    "gateway_slow_readers": slow_readers,
-    "gateway_half_open": half_open,
-    "gateway_oversized": oversized,
-    "gateway_connects_and_resets": connects_and_resets,
-    "gateway_pipelined": pipelined,
-    "gateway_idle_connections": idle_connections,
-    "gateway_waiting_members": waiting_members,
-    "gateway_garbage_records": repeated(_garbage_records, connections=20),
-    "gateway_large_garbage": repeated(_large_garbage, connections=2),
-    "gateway_batch_bombs": repeated(_bombs),
-    "gateway_many_partitions": repeated(_many_partitions),
-    "gateway_many_topics": repeated(_many_topics),
-    "gateway_garbage": garbage,
+OF_KAFKA: dict[str, Attack] = {
+    "kafka_slow_readers": slow_readers,
+    "kafka_half_open": half_open,
+    "kafka_oversized": oversized,
+    "kafka_connects_and_resets": connects_and_resets,
+    "kafka_pipelined": pipelined,
+    "kafka_idle_connections": idle_connections,
+    "kafka_waiting_members": waiting_members,
+    "kafka_garbage_records": repeated(_garbage_records, connections=20),
+    "kafka_large_garbage": repeated(_large_garbage, connections=2),
+    "kafka_batch_bombs": repeated(_bombs),
+    "kafka_many_partitions": repeated(_many_partitions),
+    "kafka_many_topics": repeated(_many_topics),
+    "kafka_garbage": garbage,
 }

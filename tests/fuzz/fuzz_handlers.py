@@ -65,7 +65,7 @@ def calls(role: str) -> tuple[Call, ...]:
 @cache
 def cluster() -> LocalCluster:
     """A cluster, which runs until ``stop_nodes`` or until this process ends."""
-    return LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess").start()
+    return LocalCluster(brokers=1, controllers=1, coordinators=1, kafka=True, mode="inprocess").start()
 
 
 def stop_nodes() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.fuzz import (
     fuzz_change_events,
     fuzz_files,
-    fuzz_gateway,
     fuzz_handlers,
+    fuzz_kafka,
     fuzz_logs,
     fuzz_records,
     fuzz_schema_columns,
@@ -22,7 +22,7 @@ TARGETS = {
         fuzz_logs,
         fuzz_services,
         fuzz_handlers,
-        fuzz_gateway,
+        fuzz_kafka,
         fuzz_schemas,
         fuzz_schema_columns,
         fuzz_change_events,

@@ -11,8 +11,8 @@ import pytest
 
 from headrace_core.records import check_batch
 from tests.fuzz.fuzz_engine import CORPUS, Mutator, Target, burst, check, corpus_files, minimize, report
-from tests.fuzz.fuzz_gateway import stop_gateway
 from tests.fuzz.fuzz_handlers import stop_nodes
+from tests.fuzz.fuzz_kafka import stop
 from tests.fuzz.fuzz_seeds import batches, sealed
 from tests.fuzz.fuzz_targets import TARGETS
 
@@ -22,7 +22,7 @@ INPUTS = 100
 @pytest.fixture(scope="module", autouse=True)
 def _nodes_are_stopped() -> Iterator[None]:
     yield
-    stop_gateway()
+    stop()
     stop_nodes()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 from types import TracebackType
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from headrace import LocalCluster
+from headrace_broker.kafka.door import KafkaDoor
 from headrace_kafka.wire.apis import VERSIONS, Api, is_flexible
 from headrace_kafka.wire.frames import finish
 from headrace_kafka.wire.primitives import Cursor, pack_int16, pack_int32, put_string
@@ -180,3 +183,14 @@ class KafkaWire:
 def topic_name(request: pytest.FixtureRequest) -> str:
     """Make a topic name from the name of the running test."""
     return "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
+
+
+def door_of(cluster: LocalCluster) -> KafkaDoor:
+    """The door for Kafka's clients of the only broker of an in-process cluster."""
+    address = cluster.kafka_bootstrap_servers
+    (found,) = [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, KafkaDoor) and any(listener.address == address for listener, _ in each._bound)
+    ]
+    return found

@@ -21,13 +21,13 @@ from headrace_core.errors import (
 from headrace_core.metadata import TopicImage
 from headrace_core.records import check_batch_count
 from headrace_core.records.types import COMPRESSION_MASK, MAGIC, Compression
+from headrace_core.tracing.batches import sampled_traceparent_in
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
 
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
 from .call import AnswerParts, Call, LongRequestError
 from .errors import abortable, kafkas, number
-from .tracing import Done, ending
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
 from .wire.primitives import TooManyItemsError
@@ -258,12 +258,11 @@ class _Produce:
             asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
         for _, name, topic_id, index, records in part:
             asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
-        done: Done = partial(self._answered, [item[0] for item in part])
-        traces = call.upstream.traces
-        if traces is not None and (spans := traces.produce(asked, call.client_id)):
-            done = ending(spans, done)
+        if call.upstream.has_traces:
+            for item in asked.partitions:
+                item.traceparent = sampled_traceparent_in(item.records) or ""
         self._left += 1
-        produce.send(asked, done, has_answer=not self._is_silent)
+        produce.send(asked, partial(self._answered, [item[0] for item in part]), has_answer=not self._is_silent)
 
     def _answered(self, results: list[dict[str, Any]], response: Any, error: HeadraceError | None) -> None:
         """Store the answer for a part of the partitions. With acks=0, ``response`` is None."""

@@ -31,7 +31,6 @@ from headrace_core.rpc.status import error_from_rpc
 
 from .client import Client
 from .cluster import Cluster
-from .tracing import KafkaTraces
 
 CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
 CHANNELS_MAX = 250  #: Maximum number of channels to one node: together 6,000 calls in flight.
@@ -54,8 +53,9 @@ _checks: dict[str, RequestCheck] = {}
 
 class Upstream:
     """``own(client, stub, method, request, timeout_ms)`` calls this broker's service in the process, with the client's
-    rights; ``open_produce(client)`` and ``open_fetch(client)`` open streams to its logs. ``traces``: None if the broker
-    exports no traces. All methods raise HeadraceError. ``timeout_ms`` limits a whole call."""
+    rights; ``open_produce(client)`` and ``open_fetch(client)`` open streams to its logs. ``has_traces``: whether the
+    broker exports traces, and looks for their contexts in the headers of uncompressed records. All methods raise
+    HeadraceError. ``timeout_ms`` limits a whole call."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Upstream:
         own: Callable[[Client, Stub, str, Any, float], Awaitable[Any]],
         open_produce: Callable[[Client], Any],
         open_fetch: Callable[[Client], Any],
-        traces: KafkaTraces | None = None,
+        has_traces: bool = False,
     ) -> None:
         self.own, self.open_produce, self.open_fetch = own, open_produce, open_fetch
-        self.traces = traces
+        self.has_traces = has_traces
         self.channels = channels
         self._cluster = cluster
         self._pools: NodeLinks[_Pool] = NodeLinks(cluster.state)

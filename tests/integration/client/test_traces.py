@@ -221,15 +221,10 @@ def test_a_send_without_an_active_span_continues_the_trace_of_its_headers(cluste
     assert (sent.trace_id, sent.parent) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 
 
-def gateway_spans(collecting: Collector, trace_id: str) -> list[Span]:
-    return [span for span in collecting.spans(trace_id) if span.service == "headrace-gateway"]
-
-
-def test_the_gateways_and_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_trace_of_its_header(
+def test_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_trace_of_its_header(
     cluster: LocalCluster, collecting: Collector
 ) -> None:
     topic = make_topic(cluster)
-    (gateway,) = [row["address"] for row in cluster.ps() if row["role"] == "gateway"]
     ids = [f"{next(_names) + 1:032x}" for _ in range(3)]
     unsampled, sampled, compressed = (
         f"00-{trace_id}-00f067aa0ba902b7-{flags}".encode()
@@ -237,19 +232,14 @@ def test_the_gateways_and_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_
     )
     for codec, contexts in ((None, (unsampled, sampled)), ("gzip", (compressed,))):
         producer = KafkaProducer(
-            bootstrap_servers=gateway, linger_ms=60_000, compression_type=codec, client_id="till-7"
+            bootstrap_servers=cluster.kafka_bootstrap_servers.split(","), linger_ms=60_000, compression_type=codec
         )
         for context in contexts:  # close() sends them as one batch
             producer.send(topic, b"x", headers=[("a", b"1"), ("traceparent", context)])
         producer.close(timeout=60)
     append, *replications = broker_spans(collecting, ids[1])
-    until(lambda: bool(gateway_spans(collecting, ids[1])), "the gateway's span")
-    (passed,) = gateway_spans(collecting, ids[1])
-    assert (passed.name, passed.parent, passed.has_error) == (f"produce {topic}-0", "00f067aa0ba902b7", False)
-    assert passed.attributes["messaging.client.id"] == "till-7"
-    assert passed.attributes["messaging.kafka.offset"] == append.attributes["messaging.kafka.offset"] == 0
-    assert passed.begin_ns <= append.begin_ns <= append.end_ns <= passed.end_ns
-    assert (append.name, append.parent) == (f"append {topic}-0", passed.span_id)
+    assert (append.name, append.parent) == (f"append {topic}-0", "00f067aa0ba902b7")
+    assert append.attributes["messaging.kafka.offset"] == 0
     assert [span.parent for span in replications] == [append.span_id] * 2
     assert [collecting.spans(trace_id) for trace_id in (ids[0], ids[2])] == [[], []]
 

@@ -25,7 +25,6 @@ from headrace_kafka.handlers.table import FAST, HANDLERS
 from headrace_kafka.secured import listener_security
 from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.tls import TlsTransport
-from headrace_kafka.tracing import KafkaTraces
 from headrace_kafka.upstream import Upstream
 from headrace_kafka.wire.apis import Api
 from headrace_kafka.wire.schema import prepare
@@ -60,7 +59,7 @@ class KafkaDoor:
             own=OwnServices(services, authorization).call,
             open_produce=lambda client: ProduceWay(broker, client, access_of(client, authorization, "Produce")),
             open_fetch=lambda client: FetchWay(broker, client, access_of(client, authorization, "Fetch")),
-            traces=None if broker.traces is None else KafkaTraces(broker.traces.node),
+            has_traces=broker.traces is not None,
         )
         self.connections = Connections(settings, self._cluster, self._upstream, HANDLERS, FAST, broker.quotas)
         self.connections.audit = security.audit

@@ -17,12 +17,14 @@ from headrace_core.rpc.receiving import Penalties
 from headrace_core.security.access import Access, set_access
 from headrace_core.security.caller import set_caller
 from headrace_kafka.client import Client
-from headrace_kafka.tracing import Done
 from headrace_protos.v1 import fetch_pb2
 
 from ..context import BrokerContext
 from ..handlers.fetch import FetchStream
 from ..handlers.produce import ProduceStream
+
+#: The callback of a request: it receives the response, or the error that ended the request.
+Done = Callable[[Any, HeadraceError | None], None]
 
 
 class LocalStream:

@@ -1,10 +1,9 @@
-"""Targets: bytes from Kafka's clients at a gateway.
+"""Targets: bytes from Kafka's clients.
 
 ``kafka_frames`` cuts any bytes into pieces for one connection, whose handlers answer at once. ``kafka_requests`` sends
-one request of any type and version to the bootstrap port or a broker's port of a gateway, beside a broker and a
-coordinator: half of the inputs are mutated bytes, half are messages of hostile values. The gateway answers with a
-message of that version, closes the connection, or still waits when the time limit ends. No handler fails with an error
-that is no answer, and no answer contains UNKNOWN_SERVER_ERROR.
+one request of any type and version to a broker, beside a coordinator: half of the inputs are mutated bytes, half are
+messages of hostile values. The broker answers with a message of that version, closes the connection, or still waits
+when the time limit ends. No handler fails with an error that is no answer, and no answer contains UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ from functools import cache
 from typing import Any, cast
 
 from headrace import Admin
-from headrace_kafka.client import BOOTSTRAP
 from headrace_kafka.connection import Connection, Connections
 from headrace_kafka.handlers.table import FAST, HANDLERS
-from headrace_kafka.settings import GatewaySettings
+from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.wire import schema
 from headrace_kafka.wire.apis import VERSIONS, Api, title
 from headrace_kafka.wire.primitives import WireError
 from tests.fuzz.fuzz_engine import Target
 from tests.fuzz.fuzz_handlers import TOPIC, cluster
 from tests.fuzz.fuzz_seeds import batches
-from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame, running_gateway
+from tests.worlds.kafka_protocol import MemoryTransport, read_answer, request_frame
 
 #: A request that waits on purpose ends with its connection after this time, for example a long poll.
 WAIT_S = 0.15
@@ -38,7 +36,7 @@ BROKER_ID = 1  #: The cluster's only broker, which the other inputs need: no inp
 
 @cache
 def served() -> tuple[tuple[Api, int], ...]:
-    """Every type and version that the gateway serves."""
+    """Every type and version that a broker serves."""
     return tuple(
         (api, version)
         for api in sorted({*HANDLERS, *FAST})
@@ -58,13 +56,13 @@ async def _frames(data: bytes) -> None:
         return {}
 
     connections = Connections(
-        GatewaySettings(broker_ports={}, queued_bytes_max=4_096),
+        KafkaSettings(queued_bytes_max=4_096),
         cast("Any", None),
         cast("Any", None),
         dict.fromkeys((*HANDLERS, *FAST), handle),
         {},
     )
-    transport, connection = MemoryTransport(), Connection(connections, "PLAINTEXT", BOOTSTRAP)
+    transport, connection = MemoryTransport(), Connection(connections, "kafka")
     transport.connect(connection)
     rng = random.Random(data)
     while data and transport.state == "open":
@@ -91,7 +89,7 @@ def _frame_seeds() -> list[bytes]:
 
 
 class _Failures(logging.Handler):
-    """Keeps what the gateway logs as a bug."""
+    """Keeps what the broker logs as a bug."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -106,24 +104,23 @@ _running = contextlib.ExitStack()
 
 
 @cache
-def _addresses() -> tuple[tuple[str, int], tuple[str, int]]:
-    """The bootstrap address of a gateway, which runs until ``stop_gateway``, and its address for the broker."""
+def _address() -> tuple[str, int]:
+    """The broker's address. Its failures are kept until ``stop``."""
     nodes = cluster()
     with Admin(bootstrap_servers=nodes.bootstrap_servers) as admin:
         if TOPIC not in admin.list_topics():
             admin.create_topics([TOPIC])
-    gateway = _running.enter_context(running_gateway(nodes))
-    logger = logging.getLogger("headrace.gateway")
+    logger = logging.getLogger("headrace.kafka")
     logger.addHandler(_failures)
     _running.callback(logger.removeHandler, _failures)
-    host, _, port = gateway.bootstrap_servers.rpartition(":")
-    return (host, int(port)), (host, gateway.listeners.ports()["PLAINTEXT"].broker_ports[BROKER_ID])
+    host, _, port = nodes.kafka_bootstrap_servers.rpartition(":")
+    return host, int(port)
 
 
-def stop_gateway() -> None:
-    """Stop the gateway if it runs, before its cluster."""
+def stop() -> None:
+    """Forget the broker, before its cluster ends."""
     _running.close()
-    _addresses.cache_clear()
+    _address.cache_clear()
 
 
 def kafka_requests(data: bytes) -> None:
@@ -134,7 +131,7 @@ def kafka_requests(data: bytes) -> None:
     if api is Api.UNREGISTER_BROKER and _broker_of(version, data[2:]) == BROKER_ID:
         return
     _failures.seen.clear()
-    with socket.create_connection(_addresses()[data[0] >> 7], timeout=10) as connection:
+    with socket.create_connection(_address(), timeout=10) as connection:
         connection.sendall(request_frame(api, version, body=data[2:]))
         connection.settimeout(WAIT_S)
         answer = _answer(connection)
@@ -153,7 +150,7 @@ def _broker_of(version: int, body: bytes) -> int | None:
 
 
 def _answer(connection: socket.socket) -> bytes:
-    """The answer without its length; empty if the gateway closed the connection, or still waits."""
+    """The answer without its length; empty if the broker closed the connection, or still waits."""
     data = b""
     try:
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):

@@ -1,7 +1,7 @@
-"""Hostile clients at a gateway's port besides a well-behaved one.
+"""Hostile clients of Kafka's protocol besides a well-behaved one.
 
 The long test runs the attackers of bench/kafka_attackers.py against processes, for two seconds each. The others look
-into a gateway of this process, at real sockets.
+into a broker of this process, at real sockets.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from headrace_gateway.app import Gateway
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_kafka.wire.apis import Api
-from tests.worlds.kafka_protocol import read_answer, request_frame, running_gateway
+from tests.worlds.kafka_protocol import door_of, read_answer, request_frame
 from tests.worlds.waiting import until
 
 BENCH = Path(__file__).parents[2] / "bench" / "hostile.py"
@@ -41,8 +40,8 @@ ILLEGAL = [struct.pack(">ihh", size, Api.METADATA, 12) for size in (2**31 - 1, -
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_well_behaved_client_of_a_gateway_is_served_beside_hostile_ones() -> None:
-    names = [f"gateway_{each}" for each in ATTACKERS.split(",")]
+def test_well_behaved_client_is_served_beside_hostile_ones() -> None:
+    names = [f"kafka_{each}" for each in ATTACKERS.split(",")]
     command = [sys.executable, str(BENCH), "--smoke", "--small", "--only", ",".join(names)]
     command += ["--floor-ms", str(P99_MS_MAX)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=880, check=False)
@@ -55,30 +54,24 @@ def test_well_behaved_client_of_a_gateway_is_served_beside_hostile_ones() -> Non
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess", config=CONFIG) as running:
+    with LocalCluster(brokers=1, controllers=1, coordinators=1, kafka=True, mode="inprocess", config=CONFIG) as running:
         with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(each, partitions=1, replication_factor=1) for each in (TOPIC, FILLED)])
         yield running
 
 
-@pytest.fixture
-def gateway(cluster: LocalCluster) -> Iterator[Gateway]:
-    with running_gateway(cluster) as running:
-        yield running
-
-
-def address(gateway: Gateway) -> tuple[str, int]:
-    host, _, port = gateway.bootstrap_servers.rpartition(":")
+def address(cluster: LocalCluster) -> tuple[str, int]:
+    host, _, port = cluster.kafka_bootstrap_servers.rpartition(":")
     return host, int(port)
 
 
 @contextlib.contextmanager
-def held(gateway: Gateway, count: int, first: bytes = b"") -> Iterator[list[socket.socket]]:
+def held(cluster: LocalCluster, count: int, first: bytes = b"") -> Iterator[list[socket.socket]]:
     """Open connections, each of which has sent ``first``."""
     with contextlib.ExitStack() as stack:
         connections = []
         for _ in range(count):
-            connection = stack.enter_context(socket.create_connection(address(gateway), timeout=30))
+            connection = stack.enter_context(socket.create_connection(address(cluster), timeout=30))
             connection.sendall(first)
             connections.append(connection)
         yield connections
@@ -87,9 +80,9 @@ def held(gateway: Gateway, count: int, first: bytes = b"") -> Iterator[list[sock
 class WellBehaved:
     """Sends a record, waits until it is received, and notes how long that took; again and again."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, cluster: LocalCluster) -> None:
         self.seconds: list[float] = []
-        servers = gateway.bootstrap_servers
+        servers = cluster.kafka_bootstrap_servers
         self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 0})
         self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "log_level": 0})
         self._consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
@@ -125,19 +118,19 @@ class WellBehaved:
                     break
 
 
-def test_half_open_connections_and_illegal_frames_slow_no_client(gateway: Gateway) -> None:
+def test_half_open_connections_and_illegal_frames_slow_no_client(cluster: LocalCluster) -> None:
     half = bytes(request_frame(Api.PRODUCE, 9, body=bytes(400 * 1024)))[: 200 * 1024]
-    with WellBehaved(gateway) as client, held(gateway, 500, b"\0\0"), held(gateway, 100, half):
-        until(lambda: len(gateway.connections.open) >= 600)
+    with WellBehaved(cluster) as client, held(cluster, 500, b"\0\0"), held(cluster, 100, half):
+        until(lambda: len(door_of(cluster).connections.open) >= 600)
         client.goes_on()
         for data in ILLEGAL:
-            with held(gateway, 50, data) as connections:
+            with held(cluster, 50, data) as connections:
                 for each in connections:
-                    assert each.recv(1) == b"", "the gateway closes the connection"
+                    assert each.recv(1) == b"", "the broker closes the connection"
         client.goes_on()
 
 
-def test_hundreds_of_calls_that_wait_slow_no_client_and_end_with_their_connections(gateway: Gateway) -> None:
+def test_hundreds_of_calls_that_wait_slow_no_client_and_end_with_their_connections(cluster: LocalCluster) -> None:
     """JoinGroup waits for the other members; a closed connection cancels its call at the coordinator."""
     join = request_frame(
         Api.JOIN_GROUP,
@@ -150,24 +143,26 @@ def test_hundreds_of_calls_that_wait_slow_no_client_and_end_with_their_connectio
         protocols=[{"name": "range", "metadata": b"x"}],
     )
 
-    def calls() -> int:
-        # (copies, because the gateway's thread changes the collections)
-        return sum(channel.calls for pool in list(gateway.upstream._pools.values()) for channel in list(pool._channels))
+    pools = door_of(cluster)._upstream._pools
 
-    with WellBehaved(gateway) as client:
-        with held(gateway, 1, bytes(join)) as (first,):
+    def calls() -> int:
+        # (copies, because the broker's thread changes the collections)
+        return sum(channel.calls for pool in list(pools.values()) for channel in list(pool._channels))
+
+    with WellBehaved(cluster) as client:
+        with held(cluster, 1, bytes(join)) as (first,):
             answer = first.recv(4, socket.MSG_WAITALL)
             answer = first.recv(int.from_bytes(answer, "big"), socket.MSG_WAITALL)
             assert read_answer(Api.JOIN_GROUP, 3, answer)[1].error_code == 0
-            with held(gateway, 300, bytes(join)):  # they wait for the first member to join again
+            with held(cluster, 300, bytes(join)):  # they wait for the first member to join again
                 until(lambda: calls() >= 300, lambda: f"{calls()} calls wait")
                 client.goes_on()
             until(lambda: calls() < 10, lambda: f"{calls()} calls still wait")
         client.goes_on()
 
 
-def test_clients_that_read_nothing_get_little_and_slow_no_client(gateway: Gateway) -> None:
-    producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "batch.size": 20_000, "log_level": 0})
+def test_clients_that_read_nothing_get_little_and_slow_no_client(cluster: LocalCluster) -> None:
+    producer = Producer({"bootstrap.servers": cluster.kafka_bootstrap_servers, "batch.size": 20_000, "log_level": 0})
     for _ in range(1_000):
         producer.produce(FILLED, bytes(10_000))
     assert producer.flush(60) == 0
@@ -182,7 +177,7 @@ def test_clients_that_read_nothing_get_little_and_slow_no_client(gateway: Gatewa
         session_epoch=-1,
         topics=[{"topic": FILLED, "partitions": [{"partition": 0, "partition_max_bytes": 50 << 20}]}],
     )
-    with held(gateway, 1) as (reader,):
+    with held(cluster, 1) as (reader,):
         sizes = []
         for _ in range(4):
             reader.sendall(bytes(fetch))
@@ -191,54 +186,55 @@ def test_clients_that_read_nothing_get_little_and_slow_no_client(gateway: Gatewa
                 left -= len(reader.recv(left))
             sizes.append(size)
         assert sizes[0] < 100_000 < 200_000 < sizes[1] < 300_000 < 900_000 < sizes[3]
-    with WellBehaved(gateway) as client, held(gateway, 50, bytes(fetch * 5)):
-        until(lambda: sum(each._is_stalled for each in list(gateway.connections.open)) >= 50)
-        assert gateway.connections.answers.unread < 70 << 20
+    with WellBehaved(cluster) as client, held(cluster, 50, bytes(fetch * 5)):
+        until(lambda: sum(each._is_stalled for each in list(door_of(cluster).connections.open)) >= 50)
+        assert door_of(cluster).connections.answers.unread < 70 << 20
         client.goes_on()
-    answers = gateway.connections.answers
+    answers = door_of(cluster).connections.answers
     until(lambda: (answers.unread, answers.fetches) == (0, 0))
 
 
-def test_a_long_rack_costs_no_stream(gateway: Gateway) -> None:
+def test_a_long_rack_costs_no_stream(cluster: LocalCluster) -> None:
     """A broker refuses a rack of a megabyte, and then does not read the connection, which streams share."""
     fetch = request_frame(Api.FETCH, 12, replica_id=-1, max_bytes=1, topics=[
         {"topic": TOPIC, "partitions": [{"partition": 0, "partition_max_bytes": 1}]}
     ], session_epoch=-1, rack_id="r" * 100_000)  # fmt: skip
-    with held(gateway, 1, bytes(fetch)) as (connection,):
+    with held(cluster, 1, bytes(fetch)) as (connection,):
         (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
         answer = read_answer(Api.FETCH, 12, connection.recv(size, socket.MSG_WAITALL))[1]
         assert [each.error_code for topic in answer.responses for each in topic.partitions] == [0]
-        (path,) = [each.client.fetch for each in list(gateway.connections.open) if each.client.fetch]
-        assert all(stream.link.is_open for stream in path._streams.values())
+        (path,) = [each.client.fetch for each in list(door_of(cluster).connections.open) if each.client.fetch]
+        assert path._stream.way._is_open
 
 
-def test_large_refused_requests_of_one_client_slow_no_other_client(gateway: Gateway) -> None:
+def test_large_refused_requests_of_one_client_slow_no_other_client(cluster: LocalCluster) -> None:
     """The broker does not read the connection of refused bytes for a second for each 2 MiB. The streams of several
     clients shared that connection."""
     garbage = request_frame(Api.PRODUCE, 9, acks=-1, timeout=5_000, topic_data=[
         {"name": FILLED, "partition_data": [{"index": 0, "records": bytes(15 << 20)}]}
     ])  # fmt: skip
-    with WellBehaved(gateway) as client, held(gateway, 4) as connections:
+    with WellBehaved(cluster) as client, held(cluster, 4) as connections:
         for each in connections:
             each.sendall(bytes(garbage))
         for each in connections:
             each.settimeout(60)
-            assert each.recv(1), "the gateway answers"
+            assert each.recv(1), "the broker answers"
         client.goes_on(300)
 
 
-def test_connections_above_the_limits_are_closed_and_the_others_go_on(cluster: LocalCluster) -> None:
-    with running_gateway(cluster, max_connections_per_ip="30") as gateway:
-        with WellBehaved(gateway) as client, held(gateway, 100) as connections:
+@pytest.mark.parametrize("key", ["max.connections.per.ip", "max.connections"])
+def test_connections_above_the_limits_are_closed_and_the_others_go_on(key: str) -> None:
+    with LocalCluster(
+        brokers=1, controllers=1, coordinators=1, kafka=True, mode="inprocess", config={**CONFIG, key: "30"}
+    ) as cluster:
+        with WellBehaved(cluster) as client, held(cluster, 100) as connections:
             ended = [each for each in connections if _has_ended(each)]
             assert 70 <= len(ended) < 100
             client.goes_on()
-        with running_gateway(cluster, 2, max_connections="30") as other, held(other, 100) as connections:
-            assert len([each for each in connections if _has_ended(each)]) == 70
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the gateway closes the connection, rather than answer."""
+    """Whether the broker closes the connection, rather than answer."""
     try:
         connection.sendall(bytes(request_frame(Api.API_VERSIONS, 3)))
         return not connection.recv(1)
