@@ -9,7 +9,7 @@ Counts hardly depend on the speed of the machine, so CI can judge them. But on a
 the brokers of a transaction make 10 to 20 % more calls, so CI counts before it starts anything else.
 
 A *path* is one way through the product, such as "produce, RF 3". An *operation* is what the path repeats: a batch, a
-record or a transaction. A *hop* is one process on the path: client, leader, follower, coordinator, gateway. For each
+record or a transaction. A *hop* is one process on the path: client, leader, follower, coordinator. For each
 path and hop the tool counts:
 
 * frames: calls of Python functions, including asyncio and libraries;
@@ -119,12 +119,12 @@ PATHS = (
         ("client", "coordinator", "leader", "state leader", "follower"),
     ),
     BudgetPath(
-        "gateway-record",
-        "one record of a Kafka client through a gateway, RF 3, acks=all",
+        "kafka-record",
+        "one record of a Kafka client, RF 3, acks=all",
         "record",
         1,
         40,
-        ("gateway", "leader", "follower"),
+        ("leader", "follower"),
     ),
     BudgetPath("floor-record", "gRPC alone, a message of 100 bytes", "message", 1, 60, ("client", "server")),
     BudgetPath("floor-batch", "gRPC alone, a message of 880,000 bytes", "message", 1, 20, ("client", "server")),

@@ -79,7 +79,7 @@ class World:
         others = [number for number in brokers if number != state]
         replicas = [others[0], state, others[1]]
         admin.create_topics(
-            [NewTopic(name, assignments={0: replicas}) for name in ("batches", "records", "transactions", "gateway")]
+            [NewTopic(name, assignments={0: replicas}) for name in ("batches", "records", "transactions", "kafka")]
             + [NewTopic(name, assignments={0: replicas[:1]}) for name in ("single", "read")]
         )
         leader, state_leader, follower = (nodes["broker", number] for number in replicas)
@@ -88,7 +88,6 @@ class World:
             "leader": [leader],
             "follower": [state_leader, follower],
             "coordinator": [pid for (role, _), pid in nodes.items() if role == "coordinator"],
-            "gateway": [pid for (role, _), pid in nodes.items() if role == "gateway"],
         }
         self.transaction_hops = {**self.hops, "state leader": [state_leader], "follower": [follower]}
         floor_server = stack.enter_context(_program("echo.py", "floor"))
@@ -144,7 +143,7 @@ class World:
             "produce-rf3-arrow": lambda: both.send_arrow("batches", table).result(DEADLINE_S),
             "produce-rf3-record": lambda: both.send("records", value).result(DEADLINE_S),
             "transaction-record": self._transaction,
-            "gateway-record": lambda: self.kafka.send("gateway", value).get(DEADLINE_S),
+            "kafka-record": lambda: self.kafka.send("kafka", value).get(DEADLINE_S),
         }
 
     def _transaction(self) -> None:

@@ -2,11 +2,11 @@
 
     hostile.py [--seconds 4] [--only NAMES] [--rate 100] [--smoke] [--small]
 
-Three brokers, three controllers, a coordinator and a gateway are real processes with default settings (``--small``: one
+Three brokers, three controllers, and a coordinator are real processes with default settings (``--small``: one
 of each). The topic has a replica on each broker. A producer (acks=all) sends ``--rate`` records per second and a
 consumer reads them. A latency is the time from send to receipt, and belongs to the slice of the send. Beside attackers
 of the coordinator, the consumer is a member of a group and commits after each poll. A latency is then the time from
-send to the end of the commit. Beside attackers of the gateway's port (kafka_attackers.py), the producer and the
+send to the end of the commit. Beside attackers of Kafka's protocol (kafka_attackers.py), the producer and the
 consumer are librdkafka's. An attacker is one process that may use half a core, on loopback, bounded in time and count.
 
 Quiet slices and slices with an attacker alternate, ``--seconds`` each, in two rounds over all attackers. An attacker is
@@ -38,11 +38,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attackers import ATTACKS, MIB, OF_BROKERS, OF_CONTROLLERS, OF_COORDINATORS, READY, Pace
-from kafka_attackers import BOMBED, FILLED, OF_GATEWAYS, TOPIC
+from kafka_attackers import BOMBED, FILLED, OF_KAFKA, TOPIC
 from measure import cpu_seconds, emit, rss_mib
 
-OF_GROUP, OF_GATEWAY = "of-group", "of-gateway"
-FILLED_BYTES = 64 * MIB  #: Bytes of records that attackers of a gateway fetch.
+OF_GROUP, OF_KAFKA_CLIENT = "of-group", "of-kafka"
+FILLED_BYTES = 64 * MIB  #: Bytes of records that attackers fetch by Kafka's protocol.
 RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
 #: A p99 below this value always passes, because the attacker shares the two cores.
 FLOOR_MS = 25.0
@@ -197,9 +197,9 @@ class SdkClient(Client):
 
 
 class KafkaClient(Client):
-    """A client of librdkafka at a gateway."""
+    """A client of librdkafka."""
 
-    topic = OF_GATEWAY
+    topic = OF_KAFKA_CLIENT
 
     def __init__(self, bootstrap: str, rate: float) -> None:
         from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
@@ -217,7 +217,7 @@ class KafkaClient(Client):
             self._send(b"ready")
             if self._consumer.consume(100, 0.1):
                 return
-        raise SystemExit("a consumer at the gateway has received nothing for 30 s")
+        raise SystemExit("a consumer of librdkafka has received nothing for 30 s")
 
     def _send(self, value: bytes) -> None:
         self._producer.produce(self.topic, value, on_delivery=self._delivered)
@@ -345,13 +345,13 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float, siz
     """Run all attackers beside ``size`` brokers and controllers; returns whether every bar is met."""
     from headrace import Admin, LocalCluster, NewTopic
 
-    gateways = 1 if OF_GATEWAYS.keys() & set(names) else 0
-    with LocalCluster(brokers=size, controllers=size, coordinators=1, gateways=gateways) as cluster:
+    kafka = bool(OF_KAFKA.keys() & set(names))
+    with LocalCluster(brokers=size, controllers=size, coordinators=1, kafka=kafka) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics(
                 [
                     NewTopic(name, partitions=1, replication_factor=size)
-                    for name in (TOPIC, BOMBED, OF_GROUP, OF_GATEWAY, FILLED)
+                    for name in (TOPIC, BOMBED, OF_GROUP, OF_KAFKA_CLIENT, FILLED)
                 ]
             )
             (topic,) = admin.describe_topics([TOPIC])
@@ -359,11 +359,11 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float, siz
         nodes = cluster.ps()
         leader = topic.partitions[0].leader
         everybody = {node["pid"] for node in nodes}
-        brokers, coordinators, controllers, gateway_pids = (
-            [node["pid"] for node in nodes if node["role"] == role]
-            for role in ("broker", "coordinator", "controller", "gateway")
+        brokers, coordinators, controllers = (
+            [node["pid"] for node in nodes if node["role"] == role] for role in ("broker", "coordinator", "controller")
         )
         addresses = {(node["role"], node["id"]): node["address"] for node in nodes}
+        doors = {node["id"]: node["kafka"] for node in nodes if node["role"] == "broker"}
         outcomes = {name: Outcome() for name in names}
         plain: Client = SdkClient(cluster.bootstrap_servers, rate)
         clients = [plain]
@@ -374,7 +374,7 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float, siz
             clients.append(member)
             member.start()
         kafkas = plain
-        if gateways:
+        if kafka:
             fill(cluster.bootstrap_servers)
             kafkas = KafkaClient(cluster.kafka_bootstrap_servers, rate)
             clients.append(kafkas)
@@ -382,12 +382,12 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float, siz
         of_broker = Target(addresses["broker", leader], brokers, brokers, plain)
         of_coordinator = Target(addresses["coordinator", 1], coordinators, brokers, member)
         of_controller = Target(addresses["controller", controller], controllers, brokers, plain)
-        of_gateway = Target(cluster.kafka_bootstrap_servers, gateway_pids, brokers, kafkas)
+        of_kafka = Target(doors.get(leader) or "", brokers, brokers, kafkas)
         targets = (
             dict.fromkeys(OF_BROKERS, of_broker)
             | dict.fromkeys(OF_COORDINATORS, of_coordinator)
             | dict.fromkeys(OF_CONTROLLERS, of_controller)
-            | dict.fromkeys(OF_GATEWAYS, of_gateway)
+            | dict.fromkeys(OF_KAFKA, of_kafka)
         )
         try:
             for client in clients:

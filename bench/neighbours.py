@@ -15,9 +15,9 @@ record at a time at the same rate (``disk.quiet``), then beside a process that r
 second as the broker did (``disk.cold-arrow``). The bars: beside a reader of cold data, p50 is at most twice and p99 at
 most three times the value of the quiet slices; a missed bar is only printed.
 
-**quota**: one broker, one controller, one coordinator and one gateway. The neighbour sends 200 small records a second
+**quota**: one broker, one controller and one coordinator. The neighbour sends 200 small records a second
 (acks=all), measured from the scheduled time to the acknowledgement. The limited client has quotas of 5 MB/s and sends
-as much as it can: single records (sdk), tables (arrow), librdkafka at the gateway (gateway), or it fetches (fetch).
+as much as it can: single records (sdk), tables (arrow), librdkafka (librdkafka), or it fetches (fetch).
 Each is a process that runs from the start; between its slices it is idle. The first seconds of a slice do not count:
 the quota's burst, and requests in flight. The bar: the neighbour's p99 grows by less than 20 %, and each limited client
 gets its rate within 10 %. Kinds that run only when ``--only`` names them:
@@ -196,7 +196,7 @@ VALUE, TABLE_ROWS = bytes(10_000), 50
 BUFFER_BYTES = 4 << 20
 FLOODED, BESIDE = "flooded", "beside"
 LIMITED, OTHER = "limited", "unlimited"
-KINDS = ("sdk", "arrow", "gateway", "fetch")
+KINDS = ("sdk", "arrow", "librdkafka", "fetch")
 ELSEWHERE, KAFKA = "elsewhere", "kafka"
 #: Kafka's quotas with a burst of one second, like ours; by default they let a client send ten seconds' bytes at once.
 KAFKA_WINDOW = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
@@ -351,7 +351,7 @@ def sdk(cluster: dict[str, str], orders: Orders, client_id: str = LIMITED, *, ta
         flood_with(orders, send, len(VALUE) * (TABLE_ROWS if tables else 1), producer.flush)
 
 
-def gateway(cluster: dict[str, str], orders: Orders) -> None:
+def librdkafka(cluster: dict[str, str], orders: Orders) -> None:
     import confluent_kafka
 
     config = {"bootstrap.servers": cluster["kafka"], "client.id": LIMITED, "linger.ms": 5}
@@ -388,8 +388,8 @@ def client(kind: str, cluster: dict[str, str], out: Path) -> None:
         neighbour(cluster, orders, out)
     elif kind == "kafka-neighbour":
         kafka_neighbour(cluster, orders, out)
-    elif kind in ("gateway", KAFKA):
-        gateway(cluster, orders)
+    elif kind in ("librdkafka", KAFKA):
+        librdkafka(cluster, orders)
     elif kind == "fetch":
         fetch(cluster, orders)
     else:

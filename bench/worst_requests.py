@@ -2,7 +2,7 @@
 
     worst_requests.py [--only PATTERN] [--rounds 3] [--docs]
 
-One broker, controller, coordinator, gateway, registry and console run on one event loop of this process. Each request
+One broker, controller, coordinator, registry and console run on one event loop of this process. Each request
 has as many items as headrace_core.rpc.limits allows (of Kafka's protocol: ITEMS_MAX, of HTTP: the longest body), names
 existing partitions, groups and topics where it can, and is sent alone. A result is the longest single callback of the
 event loop until the answer, in milliseconds of processor time (so other processes on the machine count little), the
@@ -338,7 +338,7 @@ def listeners_of(cluster: LocalCluster) -> list[tuple[str, str]]:
 
 
 def kafka_frames() -> Iterator[tuple[str, bytes]]:
-    """(label, frame) of the largest requests of Kafka's protocol: ITEMS_MAX items, as the gateway
+    """(label, frame) of the largest requests of Kafka's protocol: ITEMS_MAX items, as the broker
     counts them."""
     from headrace_kafka.wire.apis import VERSIONS, Api
     from headrace_kafka.wire.frames import REQUEST_BYTES_MAX
@@ -450,7 +450,7 @@ def measured(cluster: LocalCluster, watch: LoopWatch, pattern: str, rounds: int)
                     yield found
     at = cluster.kafka_bootstrap_servers
     others: list[tuple[str, str, Callable[[], str]]] = [
-        (label, "gateway", partial(send_frame, at, frame)) for label, frame in kafka_frames()
+        (label, "kafka", partial(send_frame, at, frame)) for label, frame in kafka_frames()
     ]
     others += [
         (label, label.partition(":")[0], partial(send_http, request)) for label, request in http_requests(cluster)

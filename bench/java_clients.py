@@ -1,13 +1,12 @@
-"""Headrace through a gateway beside Apache Kafka, with Kafka's own performance tools, in one run on one machine.
+"""Kafka's own Java clients against Headrace beside Apache Kafka, in one run on one machine.
 
-    gateway.py [--rounds 3] [--records 2000000] [--seconds 10] [--replicas 1] [--smoke] [--save] [--warm-gib 6]
+    java_clients.py [--rounds 3] [--records 2000000] [--seconds 10] [--replicas 1] [--smoke] [--save] [--warm-gib 6]
 
-The same Java clients, in one warm JVM, work against a Kafka node and against Headrace's gateway in turn: producer-perf
+The same Java clients, in one warm JVM, work against a Kafka node and against Headrace's brokers in turn: producer-perf
 and consumer-perf with each setting of kafka_node.py, then 200 producers and a single one, each with one record in
 flight. Kafka has its defaults, so it acknowledges a record before the record is on disk. Headrace acknowledges a record
 after the record is on disk. With ``--replicas 3`` both sides have three nodes, and producers have acks=all. A single
-producer of Headrace's SDK, without a gateway, shows what the gateway adds to the latency. The gateway's memory is its
-peak RSS.
+producer of Headrace's SDK shows the latency of gRPC beside it.
 """
 
 from __future__ import annotations
@@ -22,19 +21,18 @@ from contextlib import contextmanager
 from functools import partial
 
 from kafka_node import SMOKE_WARM_UP_S, WARM_UP_S, KafkaNode, turns
-from measure import WORK, Samples, begin, emit, flags, peak_rss_mib, run_steps
+from measure import WORK, Samples, begin, emit, flags, run_steps
 from report import Bar, finish
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
 PRODUCERS = 200
-RSS_MIB_MAX = 200
 P50_ABOVE_MS_MAX = 1.0
 RECORD_S = 30  #: Seconds for one record.
 
 
 class Side:
-    """Kafka or the gateway: the address to which Kafka's clients connect, and the workloads against that address."""
+    """Kafka or Headrace: the address to which Kafka's clients connect, and the workloads against that address."""
 
     def __init__(self, name: str, bootstrap: str, tools: KafkaNode, acks: str) -> None:
         self.name, self.bootstrap, self.tools, self.acks = name, bootstrap, tools, acks
@@ -61,15 +59,15 @@ class Side:
         """A topic of this side, to which the tools connect while the topic exists."""
         before, self.tools.bootstrap = self.tools.bootstrap, self.bootstrap
         try:
-            with self.tools.topic("gateway") as name:
+            with self.tools.topic("headrace") as name:
                 yield name
         finally:
             self.tools.bootstrap = before
 
 
 def sdk_single_records(samples: Samples, bootstrap: str, acks: str, seconds: float) -> None:
-    """One producer of Headrace's SDK with one record of 100 bytes in flight, without a gateway."""
-    topic, value, times_ms = f"gateway-sdk-{time.monotonic_ns()}", random.Random(0).randbytes(100), []
+    """One producer of Headrace's SDK with one record of 100 bytes in flight."""
+    topic, value, times_ms = f"java-sdk-{time.monotonic_ns()}", random.Random(0).randbytes(100), []
     with Admin(bootstrap_servers=bootstrap) as admin, Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         admin.create_topics([NewTopic(topic, partitions=1)])
         producer.send(topic, value).result(RECORD_S)
@@ -83,33 +81,30 @@ def sdk_single_records(samples: Samples, bootstrap: str, acks: str, seconds: flo
 
 def above_the_sdk(samples: Samples) -> float | None:
     """How much longer than through the SDK the acknowledgement of a single record takes at the median, in ms."""
-    ours, sdk = samples.median("gateway.producers-1.p50"), samples.median("sdk.producers-1.p50")
+    ours, sdk = samples.median("headrace.producers-1.p50"), samples.median("sdk.producers-1.p50")
     return None if ours is None or sdk is None else ours - sdk
 
 
 def best_ratio(name: str) -> Callable[[Samples], float | None]:
-    """The best figure through the gateway over Kafka's best figure."""
+    """The best figure of Headrace over Kafka's best figure."""
 
     def ratio(samples: Samples) -> float | None:
-        ours, theirs = samples.best(f"gateway.{name}"), samples.best(f"kafka.{name}")
+        ours, theirs = samples.best(f"headrace.{name}"), samples.best(f"kafka.{name}")
         return None if ours is None or theirs is None else ours.median / theirs.median
 
     return ratio
 
 
 def bars(replicas: int) -> tuple[Bar, ...]:
-    """The bars of Kafka's clients through a gateway."""
-    produce, alone = (0.7 if replicas == 1 else 1.5), f"producers-{PRODUCERS}"
+    """The bars of Kafka's clients, by the best setting of each side."""
+    many, produce = f"producers-{PRODUCERS}", 1.0 if replicas == 1 else 1.2
     return (
         Bar("producer-perf", "Kafka", produce, "x", best_ratio("producer-perf"), peer="kafka.producer-perf"),
-        Bar("consumer-perf", "Kafka", 0.4, "x", best_ratio("consumer-perf"), peer="kafka.consumer-perf"),
-        Bar(f"{PRODUCERS} unbatched producers", "Kafka", 0.7, "x", best_ratio(alone), peer=f"kafka.{alone}"),
+        Bar("consumer-perf", "Kafka", 1.0, "x", best_ratio("consumer-perf"), peer="kafka.consumer-perf"),
+        Bar(f"{PRODUCERS} unbatched producers", "Kafka", 1.2, "x", best_ratio(many), peer=f"kafka.{many}"),
+        Bar("one unbatched producer", "Kafka", 0.5, "x", best_ratio("producers-1"), peer="kafka.producers-1"),
         Bar("p50 of one record", "the SDK", P50_ABOVE_MS_MAX, "ms above", above_the_sdk, at_least=False),
-        Bar(
-            "memory of the gateway", "absolute", RSS_MIB_MAX, "MiB", lambda samples: samples.median("gateway.peak-rss"),
-            at_least=False,
-        ),
-    )  # fmt: skip
+    )
 
 
 def main() -> int:
@@ -120,17 +115,17 @@ def main() -> int:
     asked = parser.parse_args()
     records, seconds = (100_000, 1.0) if asked.smoke else (asked.records, asked.seconds)
     samples = begin(asked)
-    directory = WORK / "headrace-gateway"
+    directory = WORK / "headrace-java"
     shutil.rmtree(directory, ignore_errors=True)
     acks = "1" if asked.replicas == 1 else "all"
     warm_up_s = SMOKE_WARM_UP_S if asked.smoke else WARM_UP_S
     with (
         LocalCluster(brokers=asked.replicas, controllers=1, coordinators=1, kafka=True, data=directory) as cluster,
-        KafkaNode(WORK / "kafka-gateway", nodes=asked.replicas, warm_up_s=warm_up_s) as kafka,
+        KafkaNode(WORK / "kafka-java", nodes=asked.replicas, warm_up_s=warm_up_s) as kafka,
     ):
         kafka.warm()
         theirs = Side("kafka", kafka.bootstrap, kafka, acks)
-        ours = Side("gateway", cluster.kafka_bootstrap_servers, kafka, acks)
+        ours = Side("headrace", cluster.kafka_bootstrap_servers, kafka, acks)
         for number in range(asked.rounds):
             emit(round=number + 1, of=asked.rounds)
             steps = [(f"{each.name}.throughput", partial(each.throughput, samples, number, records))
@@ -139,9 +134,7 @@ def main() -> int:
                       for each in (theirs, ours)]  # fmt: skip
             single = partial(sdk_single_records, samples, cluster.bootstrap_servers, acks, seconds)
             run_steps(samples, [*steps, ("sdk.single-records", single)], asked.only)
-        (pid,) = (node["pid"] for node in cluster.ps() if node["role"] == "gateway")
-        samples.add("gateway.peak-rss", peak_rss_mib(int(pid)), "MiB")
-    what = f"gateway-{asked.replicas}"
+    what = f"java-clients-{asked.replicas}"
     return finish(samples, asked, what=what, bars=bars(asked.replicas), extra={"records": records})
 
 
