@@ -43,7 +43,7 @@ check: setup ## ruff, mypy, import contracts, fresh generated files, no breaking
 proto: setup ## generate the protos' code anew, and record compatible additions
 	@$(PYTHON) tools/proto_tool.py generate
 
-bench: setup ## benchmarks of Headrace alone; make bench-NAME runs bench/NAME.py (replicated, gateway, spark, …)
+bench: setup ## benchmarks of Headrace alone; make bench-NAME runs bench/NAME.py (replicated, java_clients, spark, …)
 	@$(PYTHON) bench/run.py $(BENCH)
 
 bench-peers: setup ## beside Apache Kafka, in one run (JDK, Maven); three replicas: bench-replicated BENCH=--peers

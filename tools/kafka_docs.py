@@ -1,7 +1,7 @@
-"""Generate the table of docs/kafka-compatibility.md from the request types that a gateway serves.
+"""Generate the table of docs/kafka-compatibility.md from the request types that a broker serves.
 
 tools/kafka_docs.py generate    write it
-tools/kafka_docs.py check       fail when it does not match the gateway's tables (part of `make check`)
+tools/kafka_docs.py check       fail when it does not match its tables (part of `make check`)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _range(low: int, high: int) -> str:
 
 
 def main(command: str) -> int:
-    return keep(PAGE, rendered(), tool=Path(__file__).name, source="the gateway serves", command=command)
+    return keep(PAGE, rendered(), tool=Path(__file__).name, source="a broker serves", command=command)
 
 
 if __name__ == "__main__":

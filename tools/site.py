@@ -34,7 +34,7 @@ OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANG
 #: A dictionary of section titles, each with its pages or folders. A test fails if a page of the site is in no section.
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "tutorial.md", "installing.md", "embedding.md", "glossary.md"],
-    "Kafka": ["migrating.md", "gateway.md", "frameworks.md", "registry.md", "kafka-compatibility.md"],
+    "Kafka": ["migrating.md", "kafka-clients.md", "frameworks.md", "registry.md", "kafka-compatibility.md"],
     "Programs": ["sdk"],
     "Command line": ["cli"],
     "Spark": ["spark.md", "spark-exactly-once.md", "spark-schemas.md", "spark-running.md"],

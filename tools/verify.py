@@ -105,7 +105,7 @@ SHARDS = (
     ),
     *(
         Shard(f"faults-{what}", _alone(f"tests/system/test_{what}_fail.py", HEADRACE_FAULTS="full"), 2700)
-        for what in ("groups", "pairs", "gateways", "registries", "transactions")
+        for what in ("groups", "pairs", "registries", "transactions")
     ),
     Shard("soak", _make("soak", "MINUTES=15"), 1500),
     Shard("kafka", ("tools/test_kafka.sh",), 3600),

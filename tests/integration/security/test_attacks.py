@@ -545,7 +545,7 @@ def test_a_session_is_worth_nothing_elsewhere(cluster: LocalCluster) -> None:
         assert made.token
 
 
-def test_the_metadata_of_a_gateway_are_worth_nothing_from_a_client(cluster: LocalCluster) -> None:
+def test_the_metadata_of_a_broker_are_worth_nothing_from_a_client(cluster: LocalCluster) -> None:
     forged = (
         (PRINCIPAL_KEY, "User:admin"),
         (HOST_KEY, "10.1.2.3"),  # an entry lets ann see payroll from this address
@@ -663,7 +663,7 @@ def test_every_failed_login_leaves_a_line_in_the_audit_log(
     assert secret not in text
 
 
-def test_every_refusal_of_a_gateway_leaves_a_line_in_the_audit_log(cluster: LocalCluster, audit_log: Path) -> None:
+def test_every_refusal_by_kafkas_protocol_leaves_a_line_in_the_audit_log(cluster: LocalCluster, audit_log: Path) -> None:
     """Every request of Kafka's protocol, as a user without any right."""
     with KafkaDoor(cluster) as door:
         log_in(door, ann())
@@ -765,7 +765,7 @@ def test_a_users_certificate_names_no_other_user(tmp_path: Path) -> None:
     assert asyncio.run(work()) == {label: principal for label, (_, _, principal) in CERTIFICATES.items()}
 
 
-def test_a_gateway_takes_a_users_certificate_as_a_node_does(tmp_path: Path) -> None:
+def test_a_kafka_listener_takes_a_users_certificate_as_a_node_does(tmp_path: Path) -> None:
     authority = TestAuthority(tmp_path)
     settings = tls_settings(authority.issue("server.pem"), authority.ca)
     settings = replace(settings, mapping_rules=MAPPING_RULES)

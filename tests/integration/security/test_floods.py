@@ -177,7 +177,7 @@ def _logs_in(cluster: LocalCluster) -> bool:
         return door.is_open
 
 
-def test_half_exchanges_at_a_gateway_end_the_oldest_of_them_only(cluster: LocalCluster) -> None:
+def test_half_exchanges_at_a_kafka_listener_end_the_oldest_of_them_only(cluster: LocalCluster) -> None:
     with ExitStack() as stack:
         before = stack.enter_context(KafkaDoor(cluster))
         log_in(before, ann())

@@ -280,7 +280,7 @@ def test_a_removed_token_ends_its_connections_at_a_gateway(cluster: LocalCluster
                 waiting._read(1)
 
 
-def test_a_token_makes_no_tokens_at_a_gateway(cluster: LocalCluster) -> None:
+def test_a_token_makes_no_tokens_by_kafkas_protocol(cluster: LocalCluster) -> None:
     with user(cluster, "ann") as ann:
         token = ann.create_delegation_token()
         until(lambda: _opens(cluster, token), "the gateway has the token")
