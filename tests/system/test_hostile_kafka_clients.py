@@ -224,9 +224,13 @@ def test_large_refused_requests_of_one_client_slow_no_other_client(cluster: Loca
 
 @pytest.mark.parametrize("key", ["max.connections.per.ip", "max.connections"])
 def test_connections_above_the_limits_are_closed_and_the_others_go_on(key: str) -> None:
-    with LocalCluster(
-        brokers=1, controllers=1, coordinators=1, kafka=True, mode="inprocess", config={**CONFIG, key: "30"}
-    ) as cluster, WellBehaved(cluster) as client, held(cluster, 100) as connections:
+    with (
+        LocalCluster(
+            brokers=1, controllers=1, coordinators=1, kafka=True, mode="inprocess", config={**CONFIG, key: "30"}
+        ) as cluster,
+        WellBehaved(cluster) as client,
+        held(cluster, 100) as connections,
+    ):
         ended = [each for each in connections if _has_ended(each)]
         assert 70 <= len(ended) < 100
         client.goes_on()

@@ -1,4 +1,4 @@
-"""Debian's Prometheus and Alertmanager against 3 controllers, 3 brokers, 2 coordinators, a gateway and a registry.
+"""Debian's Prometheus and Alertmanager against 3 controllers, 3 brokers, 2 coordinators and a registry.
 
 Every query of every dashboard and rule returns data, and alerts fire on real faults and clear after them. CI runs this
 file (step ``observe``); it needs the packages prometheus and prometheus-alertmanager."""

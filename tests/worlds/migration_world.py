@@ -329,7 +329,7 @@ class ClassicConsumer:
 
 
 class NewConsumer:
-    """A consumer of KIP-848 with one heartbeat in flight, like a consumer behind a gateway."""
+    """A consumer of KIP-848 with one heartbeat in flight, like a client of Kafka."""
 
     def __init__(self, world: MigrationWorld, name: str, *, instance_id: str | None = None) -> None:
         self.world = world

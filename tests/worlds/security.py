@@ -268,7 +268,7 @@ def _refused(error: Any) -> Refused:
 
 
 class KafkaDoor(_Closing):
-    """The door for Kafka's clients: SaslHandshake and SaslAuthenticate at a gateway."""
+    """The door for Kafka's clients: SaslHandshake and SaslAuthenticate."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         context = ssl.create_default_context(cafile=str(cluster.directory / "security" / "ca.pem"))
@@ -295,7 +295,7 @@ class KafkaDoor(_Closing):
 
     @property
     def is_open(self) -> bool:
-        """Whether the gateway answers a request that needs authentication. (It closes the connection otherwise.)"""
+        """Whether the broker answers a request that needs authentication. (It closes the connection otherwise.)"""
         try:
             self.topics()
         except Refused:

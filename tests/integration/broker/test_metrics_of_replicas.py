@@ -1,4 +1,4 @@
-"""Three real brokers and a gateway: the numbers stay true with replicas, codecs, Kafka's clients, moves of the leader
+"""Three real brokers: the numbers stay true with replicas, codecs, Kafka's clients, moves of the leader
 and slow followers."""
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_every_node_is_restarted_under_a_producer_and_nothing_is_lost_or_fails(
     assert summary["left"] == summary["notes"] == []
     names = [(row["role"], row["id"]) for row in summary["restarted"]]
     assert sorted(names[:3]) == [("controller", number) for number in (1, 2, 3)]
-    assert names[3:] == [(role, number) for role in ("broker", "coordinator", "gateway") for number in (1, 2)]
+    assert names[3:] == [(role, number) for role in ("broker", "coordinator") for number in (1, 2)]
     assert {name: row["pid"] for name, row in zip(names, summary["restarted"], strict=True)} == pids(cluster)
     assert all(before[name] != pid for name, pid in pids(cluster).items())
     failed = [outcome for outcome in outcomes if not isinstance(outcome, int)]

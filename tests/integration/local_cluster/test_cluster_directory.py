@@ -27,7 +27,7 @@ from headrace_core.log.files import RealFileSystem
 from headrace_core.node.ids import id_to_text
 from headrace_core.node.meta_properties import read_meta
 from headrace_core.shell.state import load
-from headrace_tools.local import directory
+from headrace_tools.local import directory, ports
 from headrace_tools.local.directory import ClusterDirectory, Topology
 from headrace_tools.local.state import Node
 
@@ -498,10 +498,52 @@ def _racks(cluster: ClusterDirectory) -> dict[str, str]:
     return found
 
 
-def test_brokers_coordinators_and_gateways_take_the_racks_in_turn(cluster: ClusterDirectory) -> None:
-    cluster.up(Topology(brokers=3, coordinators=1, kafka=True, racks=["a", "eu west"]))
+def test_brokers_listen_for_kafkas_clients_at_ports_that_they_keep(cluster: ClusterDirectory) -> None:
+    first = ports.pick(1)[0]
+    assert cluster.up(Topology(brokers=2)).state.kafka_bootstrap_servers == ""
+    cluster.down()
+    started = cluster.up(Topology(kafka=True, kafka_port=first))
+    doors = {row["id"]: row["kafka"] for row in cluster.ps() if row["role"] == "broker"}
+    assert doors[1] == f"127.0.0.1:{first}"
+    assert started.state.kafka_bootstrap_servers == ",".join(doors.values())
+    for number, door in doors.items():
+        text = (cluster.directory / "config" / f"broker-{number}.properties").read_text()
+        assert f",kafka://{door}" in text
+    assert "kafka" not in next(row for row in cluster.ps() if row["role"] == "controller")
+    cluster.up(Topology(brokers=3))
+    cluster.down()
+    cluster.up(Topology())
+    assert {row["id"]: row["kafka"] for row in cluster.ps() if row["role"] == "broker" and row["id"] < 3} == doors
+    assert all(row["kafka"] for row in cluster.ps() if row["role"] == "broker"), "a new broker does as the others"
+    cluster.down()
+    cluster.up(Topology(kafka=False))
+    assert [row["kafka"] for row in cluster.ps() if row["role"] == "broker"] == [None] * 3
+    assert "kafka://" not in (cluster.directory / "config" / "broker-1.properties").read_text()
+
+
+def test_the_gateways_of_an_older_release_are_dropped_and_broker_1_has_their_port(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(brokers=2))
+    cluster.down()
+    path = cluster.directory / "cluster.json"
+    document = json.loads(path.read_text())
+    port, internal = ports.pick(2)
+    gateway = {**document["nodes"][-1], "role": "gateway", "id": 1, "port": port, "internal_port": internal}
+    gateway |= {"metrics_port": 0, "data_dirs": [str(cluster.directory / "gateway-1")]}
+    document["nodes"].append(gateway)
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidArgumentError, match="brokers serve Kafka's clients themselves"):
+        cluster.restart("gateway", 1)
+    started = cluster.up(Topology())
+    assert [node.name for node in started.dropped] == ["gateway-1"]
+    assert {row["role"] for row in cluster.ps()} == {"controller", "broker"}
+    assert started.state.kafka_bootstrap_servers.split(",")[0] == f"127.0.0.1:{port}"
+    assert cluster.up(Topology()).dropped == ()
+
+
+def test_brokers_and_coordinators_take_the_racks_in_turn(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(brokers=3, coordinators=1, racks=["a", "eu west"]))
     racks = {"broker-1": "a", "broker-2": "eu west", "broker-3": "a", "coordinator-1": "a"}
-    assert _racks(cluster) == racks | {"gateway-1": "a", "gateway-2": "eu west"}
+    assert _racks(cluster) == racks
     assert not cluster.up(Topology()).behind  # a later start keeps the racks
     grown = cluster.up(Topology(brokers=4))
     assert _racks(cluster)["broker-4"] == "eu west"

@@ -115,7 +115,7 @@ async def _guess(flood: Flood, channel: grpc.aio.Channel, turn: int) -> None:
 
 
 async def kafka_logins(flood: Flood) -> None:
-    """``count`` logins with wrong passwords at a gateway, a connection for each."""
+    """``count`` logins with wrong passwords by Kafka's protocol, a connection for each."""
     context = ssl.create_default_context(cafile=str(flood.ca))
     flood.begin()
 
@@ -137,7 +137,7 @@ async def kafka_logins(flood: Flood) -> None:
 
 
 class _Wire:
-    """A connection to a gateway. ``ask`` raises ConnectionError."""
+    """A connection of Kafka's protocol. ``ask`` raises ConnectionError."""
 
     def __init__(self, address: str, context: ssl.SSLContext) -> None:
         self._address, self._context, self._number = address, context, 0

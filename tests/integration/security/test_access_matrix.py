@@ -26,7 +26,7 @@ from headrace_tools.certs.authority import USER, Authority, Subject
 from headrace_tools.local import nodes
 from tests.integration.security.access_expectations import NAMED, NAMED_BY_ROLE, NODES, OPEN, RIGHTS, VARIANTS
 
-ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
+ROLES = ("controller", "broker", "coordinator", "registry", "console")
 #: Numbers of the errors that refuse a caller: 29 topic, 30 group, 31 cluster, 53 transactional id, 65 token.
 REFUSALS = {29, 30, 31, 53, 65}
 ANONYMOUS = "anonymous"  #: A caller without a certificate and without a login.
@@ -101,7 +101,7 @@ class World:
         self, port: str, caller: str, method: Method, text: str = "", named: str = "", within_s: float = CALL_S
     ) -> str:
         """Make a call: "refused", "unauthenticated", "absent" (the port does not serve it), or "let in". ``named``: the
-        client for which a gateway calls."""
+        client for which a broker calls."""
         request = text_format.Parse(text, method.request())
         channel = self.channel(port, caller)
         metadata = [(PRINCIPAL_KEY, f"User:{named}"), (HOST_KEY, "127.0.0.1")] if named else []
@@ -155,7 +155,7 @@ def world() -> Iterator[World]:
         return values
 
     config = {
-        "listener.security.protocol.map": "client:SSL,clientsasl:SASL_SSL,internal:SSL,gateway:SSL",
+        "listener.security.protocol.map": "client:SSL,clientsasl:SASL_SSL,internal:SSL,kafka:SASL_SSL",
         "listener.name.client.ssl.client.auth": "required",
         "listener.name.clientsasl.ssl.client.auth": "none",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
@@ -227,26 +227,28 @@ def test_every_method_has_rules_and_an_expectation() -> None:
     assert set(METHODS) == set(RIGHTS) | set(NODES) | OPEN
 
 
+#: The port at which a broker calls for a client of Kafka's protocol, which it names.
+FOR_BROKERS = "coordinator internal"
 #: Requests of calls, each with the rights that it needs: every call, and further kinds of requests.
 REQUESTS = [*((name, rights, text) for name, (rights, text) in RIGHTS.items()), *VARIANTS]
 
 
 def ask(world: World, port: str, caller: str, method: Method, text: str, within_s: float = CALL_S) -> str:
-    """The outcome of a client's call at a port for clients, or of a gateway's call for this client."""
-    if port.endswith(" gateway"):
-        return world.call(port, "role-gateway", method, text, named=caller, within_s=within_s)
+    """The outcome of a client's call at a port for clients, or of a broker's call for this client."""
+    if port == FOR_BROKERS:
+        return world.call(port, "role-broker", method, text, named=caller, within_s=within_s)
     return world.call(port, caller, method, text, within_s=within_s)
 
 
 def test_clients_are_refused_without_each_single_right_and_let_in_with_all(world: World) -> None:
     """Without any right, with all rights but one, with exactly the rights, and as a super user: at the ports for
-    clients, and at those for gateways that name the client."""
+    clients, and at a coordinator's port for nodes when a broker names the client."""
     seen: dict[tuple[str, str, str, str], str] = {}
     wanted: dict[tuple[str, str, str, str], str] = {}
-    served: dict[str, set[str]] = {"client": set(), "gateway": set()}
+    served: dict[str, set[str]] = {"client": set(), "internal": set()}
     for name, rights, text in REQUESTS:
         method = METHODS[name]
-        for port in [*ports_of(world, "client"), *ports_of(world, "gateway")]:
+        for port in [*ports_of(world, "client"), FOR_BROKERS]:
             if not world.serves(port, method):
                 continue
             served[port.rpartition(" ")[2]].add(name)
@@ -272,7 +274,7 @@ def test_clients_are_refused_without_each_single_right_and_let_in_with_all(world
                 seen[key], wanted[key] = eventually(world, port, method, text, "let in"), "let in"
             grant(world, rights, is_removed=True)
     assert served["client"] == set(RIGHTS)
-    assert served["gateway"] == set(RIGHTS)
+    assert served["internal"] >= {name for name in RIGHTS if name.startswith(("Groups/", "Transactions/"))}
     assert {key: value for key, value in seen.items() if value != wanted[key]} == {}
 
 
@@ -285,8 +287,8 @@ def eventually(world: World, port: str, method: Method, text: str, wanted: str) 
     return outcome
 
 
-def test_ports_for_clients_and_gateways_know_no_other_callers(world: World) -> None:
-    """A client without a login, nodes at the ports for clients, and users and other nodes at the ports for gateways."""
+def test_ports_for_clients_know_no_nodes_and_only_a_broker_names_a_client(world: World) -> None:
+    """A client without a login, nodes at the ports for clients, and users and other nodes that name a client."""
     seen: dict[tuple[str, str, str], str] = {}
     for name, method in METHODS.items():
         text = RIGHTS[name][1] if name in RIGHTS else ""
@@ -295,11 +297,13 @@ def test_ports_for_clients_and_gateways_know_no_other_callers(world: World) -> N
         for listener, callers in (
             ("clientsasl", (ANONYMOUS, "root", "role-broker")),
             ("client", tuple(f"role-{role}" for role in ROLES)),
-            ("gateway", ("stranger", "root", *(f"role-{role}" for role in ROLES if role != "gateway"))),
+            ("internal", ("stranger", "root", *(f"role-{role}" for role in ROLES))),
         ):
             for port in ports_of(world, listener):
                 for caller in callers:
-                    named = "root" if listener == "gateway" else ""
+                    if (port, caller) == (FOR_BROKERS, "role-broker"):
+                        continue
+                    named = "root" if listener == "internal" else ""
                     outcome = world.call(port, caller, method, text, named, REFUSAL_S)
                     if outcome == "absent":
                         break
@@ -307,7 +311,8 @@ def test_ports_for_clients_and_gateways_know_no_other_callers(world: World) -> N
     assert len(seen) > 800
     assert {key: value for key, value in seen.items() if value != "unauthenticated"} == {}
     nodes_only = set(NODES) - set(RIGHTS)
-    assert {(name, port) for name, port, _ in seen if name in nodes_only} == set(), "only internal ports serve these"
+    open_to_clients = {(name, port) for name, port, _ in seen if name in nodes_only and not port.endswith(" internal")}
+    assert open_to_clients == set(), "only internal ports serve these"
 
 
 def test_internal_ports_take_each_call_from_its_roles_only(world: World) -> None:

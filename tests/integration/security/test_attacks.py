@@ -550,7 +550,7 @@ def test_the_metadata_of_a_broker_are_worth_nothing_from_a_client(cluster: Local
         (PRINCIPAL_KEY, "User:admin"),
         (HOST_KEY, "10.1.2.3"),  # an entry lets ann see payroll from this address
         (CLIENT_ID_KEY, '%0A{"decision": "ALLOWED"}'),
-        ("headrace-role", "gateway"),
+        ("headrace-role", "broker"),
         ("x-forwarded-for", "10.1.2.3"),
     )
     with SdkDoor(cluster) as made:
@@ -663,7 +663,9 @@ def test_every_failed_login_leaves_a_line_in_the_audit_log(
     assert secret not in text
 
 
-def test_every_refusal_by_kafkas_protocol_leaves_a_line_in_the_audit_log(cluster: LocalCluster, audit_log: Path) -> None:
+def test_every_refusal_by_kafkas_protocol_leaves_a_line_in_the_audit_log(
+    cluster: LocalCluster, audit_log: Path
+) -> None:
     """Every request of Kafka's protocol, as a user without any right."""
     with KafkaDoor(cluster) as door:
         log_in(door, ann())

@@ -54,8 +54,8 @@ def cluster() -> Iterator[LocalCluster]:
 @contextmanager
 def flooded(cluster: LocalCluster, kind: str, **settings: Any) -> Iterator[subprocess.Popen[str]]:
     """Run a flooder; the block begins with the attack."""
-    gateway = kind.startswith("kafka")
-    address = cluster.kafka_bootstrap_servers if gateway else cluster.bootstrap_servers
+    is_kafka = kind.startswith("kafka")
+    address = cluster.kafka_bootstrap_servers if is_kafka else cluster.bootstrap_servers
     all_settings = {"address": address, "ca": str(cluster.directory / "security" / "ca.pem"), **settings}
     command = [sys.executable, "-m", "tests.integration.security.flooders", kind, json.dumps(all_settings)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -105,7 +105,7 @@ class Neighbour:
 
 @contextmanager
 def neighbour_of(cluster: LocalCluster, kind: str) -> Iterator[Neighbour]:
-    """A neighbour at the attacked door: it produces at the broker, or reads metadata at the gateway."""
+    """A neighbour at the attacked door: it produces at the broker, or reads metadata by Kafka's protocol."""
     if kind.startswith("kafka"):
         with KafkaDoor(cluster) as door:
             log_in(door, ScramClient(SHA_512, "ann", PASSWORD))
@@ -203,7 +203,7 @@ def test_failed_logins_at_a_node_do_not_delay_a_neighbour(cluster: LocalCluster,
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(2_000, marks=pytest.mark.long)])
-def test_failed_logins_at_a_gateway_do_not_delay_a_neighbour(cluster: LocalCluster, count: int) -> None:
+def test_failed_logins_by_kafkas_protocol_do_not_delay_a_neighbour(cluster: LocalCluster, count: int) -> None:
     assert attack(cluster, "kafka_logins", count=count) == {str(SaslAuthenticationFailedError.number): count}
 
 

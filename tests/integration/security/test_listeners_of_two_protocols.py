@@ -19,11 +19,12 @@ from tests.worlds.waiting import until
 
 PASSWORD = "pl4nted-alice"
 SASL = {
-    "listener.security.protocol.map": "client:SSL,clientsasl:SASL_SSL,internal:SSL,gateway:SSL",
+    "listener.security.protocol.map": "client:SSL,clientsasl:SASL_SSL,internal:SSL,kafka:SASL_SSL",
     "sasl.enabled.mechanisms": "SCRAM-SHA-512",
     "ssl.client.auth": "required",
     "listener.name.client.ssl.client.auth": "required",
     "listener.name.clientsasl.ssl.client.auth": "none",
+    "listener.name.kafka.ssl.client.auth": "none",
 }
 
 
@@ -33,9 +34,7 @@ def cluster() -> Iterator[LocalCluster]:
 
     def with_two(state: Any, node: Any, directory: Path) -> dict[str, str]:
         values = properties(state, node, directory) | SASL
-        if node.role == "gateway":
-            values["kafka.listeners"] = f"CLIENTSASL://127.0.0.1:{node.port}"
-        elif node.role in ("broker", "coordinator"):
+        if node.role in ("broker", "coordinator"):
             values["listeners"] += ",clientsasl://127.0.0.1:0"
         return values
 
@@ -144,7 +143,7 @@ def test_a_wrong_password_and_a_missing_certificate_are_refused_with_words(clust
         admin.list_topics()
 
 
-def test_a_gateway_takes_the_passwords_of_kafkas_clients_at_a_listener_of_that_name(cluster: LocalCluster) -> None:
+def test_a_listener_takes_the_passwords_of_kafkas_clients(cluster: LocalCluster) -> None:
     config = with_password(cluster) | {"bootstrap.servers": cluster.kafka_bootstrap_servers}
     del config["bootstrap.timeout.ms"]
     producer, failed = confluent_kafka.Producer(config), []

@@ -28,7 +28,7 @@ def test_nodes_change_to_tls_one_by_one_and_no_send_fails(monkeypatch: pytest.Mo
         security.prepare(directory, state.nodes, state.bootstrap_servers)
         keys = security.node_keys(directory, state, node)
         del keys["authorizer.class.name"]  # the clients stay anonymous
-        keys["listener.security.protocol.map"] = "client:PLAINTEXT,internal:SSL,gateway:SSL"
+        keys["listener.security.protocol.map"] = "client:PLAINTEXT,internal:SSL"
         return values | keys | {"internal.tls.mode": mode[0]}
 
     monkeypatch.setattr(nodes, "properties", of_phase)

@@ -40,7 +40,7 @@ def test_a_password_is_nowhere_but_in_its_file(
     plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_root="${{file:{tmp_path}/root}}";'
     (tmp_path / "root").write_text(root)
     config = {
-        "listener.security.protocol.map": "client:SASL_SSL,internal:SSL,gateway:SSL,external:SASL_SSL",
+        "listener.security.protocol.map": "client:SASL_SSL,internal:SSL,external:SASL_SSL",
         "ssl.client.auth": "none",
         "super.users": "User:root;User:alice",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",

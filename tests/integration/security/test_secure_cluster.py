@@ -56,16 +56,16 @@ def grpc_ports(cluster: LocalCluster) -> dict[str, str]:
     found = {}
     for path in sorted(cluster.directory.glob("*/node.json")):  # with the real ports
         for name, address in json.loads(path.read_text())["listeners"].items():
-            if not path.parent.name.startswith("gateway") or name == "internal":
+            if not name.startswith("kafka"):
                 found[f"{path.parent.name} {name}"] = address
-    assert {"broker-1 gateway", "coordinator-1 internal", "controller-1 client"} <= set(found)
+    assert {"broker-1 client", "coordinator-1 internal", "controller-1 client"} <= set(found)
     return found
 
 
 def all_ports(cluster: LocalCluster) -> dict[str, str]:
     http = {f"{node['role']}-{node['id']} metrics": node["metrics"] for node in cluster.ps()}
     http["registry"] = cluster.registry_urls
-    kafka = {"gateway kafka": cluster.kafka_bootstrap_servers}
+    kafka = {"broker-1 kafka": cluster.kafka_bootstrap_servers}
     return grpc_ports(cluster) | kafka | {name: url.split("/")[2] for name, url in http.items()}
 
 
@@ -152,7 +152,7 @@ def test_ports_of_clients_answer_only_health_and_authenticate_without_a_login(cl
                 assert method != "Metadata/GetMetadata" or code is grpc.StatusCode.UNAUTHENTICATED, name
 
 
-def test_the_gateway_closes_a_connection_without_a_login(cluster: LocalCluster) -> None:
+def test_a_kafka_listener_closes_a_connection_without_a_login(cluster: LocalCluster) -> None:
     host, _, port = cluster.kafka_bootstrap_servers.partition(":")
     context = ssl.create_default_context(cafile=str(security(cluster) / "ca.pem"))
     body = b"\0\x03" + b"\0\x01" + b"\0\0\0\x07" + b"\xff\xff" + b"\xff\xff\xff\xff"  # Metadata v1, all topics
@@ -227,16 +227,12 @@ def test_certificates_open_only_the_calls_of_their_role(cluster: LocalCluster) -
         ("admin", "controller-1 internal", voting, no),
         ("broker-1", "controller-1 internal", voting, never),
         ("coordinator-1", "controller-1 internal", voting, never),
-        ("gateway-1", "controller-1 internal", voting, never),
         ("admin", "broker-1 internal", replicating, no),
         ("coordinator-1", "broker-1 internal", replicating, never),
         ("controller-1", "broker-1 internal", replicating, never),
         ("admin", "broker-1 internal", describing, no),
         ("admin", "coordinator-1 internal", "/headrace.v1.TransactionMarkers/WriteMarkers", no),
-        ("admin", "broker-1 gateway", listing, no),
-        ("broker-1", "broker-1 gateway", listing, no),
         ("broker-1", "broker-1 client", listing, no),
-        ("gateway-1", "broker-1 client", listing, no),
         ("admin", "broker-1 client", listing, no),
         ("admin", "broker-1 internal", health, grpc.StatusCode.OK),
         ("controller-1", "broker-1 internal", describing, grpc.StatusCode.OK),

@@ -260,7 +260,7 @@ class Resuming:
 def test_a_session_cannot_be_resumed_when_its_authority_is_no_longer_trusted(
     authority: TestAuthority, strangers: TestAuthority, tmp_path: Path, version: ssl.TLSVersion, mode: ssl.VerifyMode
 ) -> None:
-    """The listeners of gateways, of the registry, of the console and of metrics."""
+    """The listeners of Kafka's protocol, of the registry, of the console and of metrics."""
     trusted, clock = tmp_path / "trusted.pem", [0.0]
     shutil.copy(authority.ca, trusted)
     tls = source(authority.issue("server.pem"), trusted, clock=lambda: clock[0])

@@ -1,5 +1,5 @@
 """Delegation tokens under attack on a secured cluster: forged requesters, stolen and changed tokens, sessions that
-outlive their token, also at a gateway."""
+outlive their token, also by Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_no_node_believes_the_requester_in_a_clients_request(cluster: LocalClust
         assert token.token_id in {each.token_id for each in ann.describe_delegation_token()}
 
 
-@pytest.mark.parametrize(("node", "listener"), [("controller-1", "internal"), ("broker-1", "gateway")])
+@pytest.mark.parametrize(("node", "listener"), [("controller-1", "internal"), ("broker-1", "client")])
 def test_a_users_certificate_says_nothing_at_the_ports_of_nodes(
     cluster: LocalCluster, node: str, listener: str
 ) -> None:
@@ -222,11 +222,12 @@ def _opens_at_node(cluster: LocalCluster, token: DelegationToken) -> bool:
     return door.is_open
 
 
-# -- at a gateway ------------------------------------------------------------------------------------------------------
+# -- by Kafka's protocol
+# ------------------------------------------------------------------------------------------------------
 
 
 def by_token(cluster: LocalCluster, token: DelegationToken) -> tuple[KafkaWire, Any]:
-    """A connection to the gateway that has logged in with the token, and the last answer of the login."""
+    """A connection to the broker that has logged in with the token, and the last answer of the login."""
     context = ssl.create_default_context(cafile=str(cluster.directory / "security" / "ca.pem"))
     wire = KafkaWire(cluster.kafka_bootstrap_servers, tls=context)
     assert wire.ask(Api.SASL_HANDSHAKE, mechanism=MECHANISM).error_code == 0
@@ -237,14 +238,14 @@ def by_token(cluster: LocalCluster, token: DelegationToken) -> tuple[KafkaWire, 
     return wire, wire.ask(Api.SASL_AUTHENTICATE, auth_bytes=client.step(first.auth_bytes))
 
 
-def test_a_session_of_a_gateway_ends_with_its_token(cluster: LocalCluster) -> None:
+def test_a_session_of_kafkas_protocol_ends_with_its_token(cluster: LocalCluster) -> None:
     with user(cluster, "ann") as ann:
         token = ann.create_delegation_token()
-        until(lambda: _opens(cluster, token), "the gateway has the token")
+        until(lambda: _opens(cluster, token), "the broker has the token")
 
         def short_session() -> tuple[KafkaWire, float, float] | None:
             """A session that ends with the token, and when it ends at the earliest and at the latest; None while the
-            gateway does not know that the token ends."""
+            broker does not know that the token ends."""
             ann.expire_delegation_token(token.hmac, period_ms=2_500)
             began_s = time.monotonic()
             wire, answer = by_token(cluster, token)
@@ -268,10 +269,10 @@ def test_a_session_of_a_gateway_ends_with_its_token(cluster: LocalCluster) -> No
         assert by_token(cluster, token)[1].error_code == SASL_FAILED
 
 
-def test_a_removed_token_ends_its_connections_at_a_gateway(cluster: LocalCluster) -> None:
+def test_a_removed_token_ends_its_connections_by_kafkas_protocol(cluster: LocalCluster) -> None:
     with user(cluster, "ann") as ann:
         token = ann.create_delegation_token()
-        until(lambda: _opens(cluster, token), "the gateway has the token")
+        until(lambda: _opens(cluster, token), "the broker has the token")
         with by_token(cluster, token)[0] as busy, by_token(cluster, token)[0] as waiting:
             assert _metadata(busy) is not None
             ann.expire_delegation_token(token.hmac)
@@ -283,7 +284,7 @@ def test_a_removed_token_ends_its_connections_at_a_gateway(cluster: LocalCluster
 def test_a_token_makes_no_tokens_by_kafkas_protocol(cluster: LocalCluster) -> None:
     with user(cluster, "ann") as ann:
         token = ann.create_delegation_token()
-        until(lambda: _opens(cluster, token), "the gateway has the token")
+        until(lambda: _opens(cluster, token), "the broker has the token")
         with by_token(cluster, token)[0] as wire:
             asks: tuple[Callable[[], Any], ...] = (
                 lambda: wire.ask(
@@ -299,12 +300,12 @@ def test_a_token_makes_no_tokens_by_kafkas_protocol(cluster: LocalCluster) -> No
             )
             assert [ask().error_code for ask in asks] == [NOT_ALLOWED] * 4
         ann.expire_delegation_token(token.hmac)
-        until(lambda: not _opens(cluster, token), "the gateway has removed the token")
+        until(lambda: not _opens(cluster, token), "the broker has removed the token")
         assert by_token(cluster, token)[1].error_code == SASL_FAILED
 
 
 def _metadata(wire: KafkaWire) -> Any:
-    """The topics that the client sees; None: the gateway has closed the connection."""
+    """The topics that the client sees; None: the broker has closed the connection."""
     try:
         return wire.ask(Api.METADATA, topics=None, allow_auto_topic_creation=False)
     except ClosedError:

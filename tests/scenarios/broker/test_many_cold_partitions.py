@@ -144,7 +144,7 @@ async def test_the_bytes_that_are_read_ahead_are_bounded() -> None:
 @pytest.mark.parametrize("value_bytes", [1_000, 100_000])
 @in_loop
 async def test_what_was_read_ahead_for_a_larger_max_bytes_is_cut(value_bytes: int) -> None:
-    """A gateway lowers max_bytes for the further pages of a Kafka request. At least one batch is returned."""
+    """Kafka's protocol lowers max_bytes for the further pages of a Kafka request. At least one batch is returned."""
     fs = ColdFileSystem()
     broker = await filled(fs, 2, bytes(value_bytes))
     for _ in range(20):

@@ -148,7 +148,7 @@ def test_a_send_that_was_never_awaited_is_named_in_pythons_warning() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, value) for name in ("brokers", "coordinators", "gateways", "port") for value in ("3", 1.5, True)),
+        *((name, value) for name in ("brokers", "coordinators", "registries", "port") for value in ("3", 1.5, True)),
         ("data", 5),
         ("config", 5),
         ("config", {5: "x"}),

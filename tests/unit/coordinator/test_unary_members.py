@@ -115,8 +115,8 @@ def test_a_member_cannot_name_its_own_host(is_limited: bool) -> None:
 @pytest.mark.parametrize(
     ("caller", "seen"),
     [
-        (Caller(Principal(USER, "eve"), "10.0.0.9"), "/10.0.0.9"),  # of its own, or through a gateway
-        (Caller(ANONYMOUS, "10.0.0.9"), "/10.0.0.1"),  # a gateway of an open cluster, which names its client's host
+        (Caller(Principal(USER, "eve"), "10.0.0.9"), "/10.0.0.9"),  # of its own, or through a broker
+        (Caller(ANONYMOUS, "10.0.0.9"), "/10.0.0.1"),  # a broker of an open cluster, which names its client's host
         (NO_CALLER, "/10.0.0.1"),
     ],
 )

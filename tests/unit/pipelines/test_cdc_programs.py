@@ -149,7 +149,7 @@ def test_a_worker_that_ends_at_once_has_its_reason_in_the_log(tmp_path: Path, mo
     java.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     large = {"ssl.truststore.certificates": "x" * 100_000}  # more than a pipe holds
-    with Worker(tmp_path / "jars", tmp_path, "gateway:9092", large) as worker:
+    with Worker(tmp_path / "jars", tmp_path, "broker:9092", large) as worker:
         until(lambda: not worker.is_running(), "the program ends")
     assert "no memory" in (tmp_path / "connect.log").read_text()
 
@@ -165,10 +165,10 @@ def test_the_worker_gets_its_keys_on_standard_input_and_no_file_has_them(
     java.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     for _ in range(2):  # the log has the output of both starts
-        with Worker(tmp_path / "jars", tmp_path, "gateway:9092", {"sasl.jaas.config": "secret"}) as worker:
+        with Worker(tmp_path / "jars", tmp_path, "broker:9092", {"sasl.jaas.config": "secret"}) as worker:
             until(lambda worker=worker: not worker.is_running(), "the program ends")  # type: ignore[misc]
     lines = (tmp_path / "connect.log").read_text().splitlines()
-    assert lines.count("bootstrap.servers:gateway:9092") == 2
+    assert lines.count("bootstrap.servers:broker:9092") == 2
     for name in ("", "producer.", "consumer.", "admin."):
         assert lines.count(f"{name}sasl.jaas.config:found") == 2
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"=secret" in path.read_bytes()]

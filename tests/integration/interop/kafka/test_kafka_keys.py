@@ -113,7 +113,7 @@ OTHER_SCOPES = {
     **dict.fromkeys(_SASL, "by a restart only, or without effect"),
     "log.retention.check.interval.ms": "ours can be altered",
     "max.connections": "gRPC takes it when the listener opens",
-    "max.connections.per.ip": "a gateway reads it at its start",
+    "max.connections.per.ip": "a listener reads it at its start",
 }
 OTHER_TYPES = {
     "linger.ms": "fractions of a millisecond are allowed",
