@@ -25,13 +25,12 @@ def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
     ]
     others = [block for block in pages.blocks("README.md") if not block.not_run and "headrace_spark" not in block.text]
     assert len(others) == len(blocks), "a block that nothing runs"
-    assert [kind for kind, _ in blocks] == ["sh", "python", "sh", "sh"]
+    assert [kind for kind, _ in blocks] == ["sh", "python", "sh"]
     address = f"127.0.0.1:{ports.pick(1)[0]}"
     script = ["set -e"]
     for kind, body in blocks:
         lines = [line for line in body.splitlines() if not line.startswith("make setup")]
-        output = "\n".join(lines).replace("headrace up ", f"headrace up --port {address.rpartition(':')[2]} ")
-        output = output.replace("--gateways 1 ", "--gateways 1 --gateway-port 0 ")
+        output = "\n".join(lines).replace("headrace up ", f"headrace up --port {address.rpartition(':')[2]} --kafka-port 0 ")
         script.append(f"python - <<'END'\n{output}\nEND" if kind == "python" else output)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"

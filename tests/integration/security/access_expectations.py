@@ -146,11 +146,6 @@ VARIANTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     ("Offsets/OffsetForLeaderEpoch", (f"CLUSTER_ACTION CLUSTER {CLUSTER}",), 'partitions {topic: "t"}'),
     ("Produce/Produce", ("WRITE TOPIC t",), 'correlation_id: 1 partitions {topic: "t" records: "r"}'),
-    (
-        ("WRITE TOPIC t", "WRITE TRANSACTIONAL_ID x"),
-        'requests {correlation_id: 1 transactional_id: "x" transaction_version: 2 '
-        'partitions {topic: "t" records: "r"}}',
-    ),
     ("Produce/InitProducerId", (f"IDEMPOTENT_WRITE CLUSTER {CLUSTER}",), "producer_id: -7 producer_epoch: 0"),
     ("Transactions/InitProducer", ("WRITE TRANSACTIONAL_ID x",), 'transactional_id: "x" transaction_timeout_ms: 1000'),
     (

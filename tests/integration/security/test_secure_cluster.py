@@ -263,7 +263,7 @@ def test_http_answers_401_without_credentials(cluster: LocalCluster) -> None:
     known = ssl.create_default_context(cafile=str(own / "ca.pem"))
     known.load_cert_chain(str(own / "admin.pem"))
     urls = [node["metrics"] for node in cluster.ps()] + [f"{cluster.registry_urls}/subjects"]
-    assert len(urls) == 6
+    assert len(urls) == 5
     for url in urls:
         assert url.startswith("https://")
         with pytest.raises(urllib.error.HTTPError) as caught:

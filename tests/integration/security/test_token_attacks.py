@@ -145,7 +145,7 @@ def test_no_node_believes_the_requester_in_a_clients_request(cluster: LocalClust
         assert token.token_id in {each.token_id for each in ann.describe_delegation_token()}
 
 
-@pytest.mark.parametrize(("node", "listener"), [("controller-1", "internal"), ("broker-1", "client")])
+@pytest.mark.parametrize(("node", "listener"), [("controller-1", "internal"), ("broker-1", "internal")])
 def test_a_users_certificate_says_nothing_at_the_ports_of_nodes(
     cluster: LocalCluster, node: str, listener: str
 ) -> None:
