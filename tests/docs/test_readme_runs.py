@@ -30,7 +30,9 @@ def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
     script = ["set -e"]
     for kind, body in blocks:
         lines = [line for line in body.splitlines() if not line.startswith("make setup")]
-        output = "\n".join(lines).replace("headrace up ", f"headrace up --port {address.rpartition(':')[2]} --kafka-port 0 ")
+        output = "\n".join(lines).replace(
+            "headrace up ", f"headrace up --port {address.rpartition(':')[2]} --kafka-port 0 "
+        )
         script.append(f"python - <<'END'\n{output}\nEND" if kind == "python" else output)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
