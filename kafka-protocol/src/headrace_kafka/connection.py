@@ -69,7 +69,7 @@ from .upstream import Upstream
 from .wire.apis import VERSIONS, Api, title
 from .wire.frames import LENGTH_BYTES, REQUEST_BYTES_MAX, RequestHeader, finish, read_header, response_start
 from .wire.primitives import WireError
-from .wire.schema import has_response_field, request_body, response_body
+from .wire.schema import has_response_field, prepare, request_body, response_body
 
 logger = logging.getLogger("headrace.kafka")
 
@@ -239,6 +239,7 @@ class Connections:
         self.starts = Rounds(STARTS_MAX)
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
         self.slow_steps = SlowSteps()  #: Runs the slow steps of the SASL exchanges of all connections.
+        self.prepared: set[Api] = set()  #: Request types whose codecs are compiled.
         self.has_ended = False
         self.open: set[Connection] = set()
         self.entrance = Entrance(self.log)
@@ -640,9 +641,18 @@ class Connection(asyncio.Protocol):
             self._requests.append(request)
             self._answered(request, (_unknown_version(header.correlation_id),))
             return
+        if api not in shared.fast and api not in shared.handlers:
+            raise WireError(f"the broker does not serve {title(api)}")
         self.client.client_id = header.client_id
         call = Call(self.client, api, version, header.client_id, shared.cluster, shared.upstream, shared.settings)
         is_long = len(frame) > LONG_BYTES and not is_produce
+        if api not in shared.prepared:
+            request.is_produce = False  # the next request waits, so that the order stays
+            self._requests.append(request)
+            shared.starts.start(
+                functools.partial(self._run_task, request, self._handle_first, call, header, frame, is_long)
+            )
+            return
         fast = shared.fast.get(api)
         if fast is not None and not is_long:
             self._requests.append(request)
@@ -654,8 +664,6 @@ class Connection(asyncio.Protocol):
                 work = functools.partial(self._handle, handler=error.handler)
                 shared.starts.start(functools.partial(self._run_task, request, work, call, header, frame, True))
             return
-        if fast is None and api not in shared.handlers:
-            raise WireError(f"the broker does not serve {title(api)}")
         self._requests.append(request)
         shared.starts.start(functools.partial(self._run_task, request, self._handle, call, header, frame, is_long))
 
@@ -678,6 +686,26 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._closing_since >= 0:
             return
         request.task = asyncio.get_running_loop().create_task(handle(request, *values))
+
+    async def _handle_first(
+        self, request: _Request, call: Call, header: RequestHeader, frame: bytes, is_long: bool
+    ) -> None:
+        """Handle a request whose type's codecs are not compiled yet: a thread compiles them, which takes up to 0.3
+        seconds. A broker without Kafka's clients compiles none."""
+        shared, api = self._shared, call.api
+        await self._on_thread(prepare, [api])
+        shared.prepared.add(api)
+        fast, handler = shared.fast.get(api), None
+        if fast is not None and not is_long:
+            try:
+                fast(call, header, frame, functools.partial(self._answered, request))
+                return
+            except LongRequestError as error:
+                handler, is_long = error.handler, True
+            except WireError as error:
+                self._refuse(str(error))
+                return
+        await self._handle(request, call, header, frame, is_long, handler)
 
     async def _handle_token(self, request: _Request, token: bytes) -> None:
         """Handle a frame of an exchange that SaslHandshake version 0 began: the mechanism's bytes without a header. The

@@ -127,7 +127,7 @@ class FetchPath:
     def close(self) -> None:
         self._client.answers.fetches -= self._in_progress  # these requests get no answers any more
         self._in_progress = 0
-        self._stream = None
+        self.forget()
         self._count_session(self._session.session_id, NO_SESSION)
 
     def handle(self, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:

@@ -13,9 +13,8 @@ from kafka import KafkaAdminClient
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_core.errors import InvalidRecordError, NotLeaderOrFollowerError
 from headrace_core.records import encode_batch
-from headrace_kafka.handlers.table import FAST, HANDLERS
 from headrace_kafka.wire.apis import VERSIONS, Api
-from headrace_kafka.wire.schema import NO_UUID, Message, request_body, response_body
+from headrace_kafka.wire.schema import NO_UUID, Message
 from tests.worlds.kafka_protocol import read_answer, request_frame
 from tests.worlds.waiting import until
 
@@ -224,16 +223,10 @@ def test_configurations_of_resources_that_cannot_be_are_not_described(
     assert answer.results[0].error_code == code
 
 
-def test_all_request_types_are_compiled_before_a_client_asks(address: str) -> None:
-    """The first use of a type would hold up all clients of the broker."""
-    wanted = sum(VERSIONS[api].high - VERSIONS[api].low + 1 for api in (*HANDLERS, *FAST))
-    until(lambda: request_body.cache_info().currsize >= wanted <= response_body.cache_info().currsize)
-
-
 def test_the_records_for_which_a_batch_was_refused_are_named(cluster: LocalCluster, address: str) -> None:
     """KIP-467: clients fail only these records as invalid, and the others of the batch for another reason."""
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic("keyed", partitions=1, config={"cleanup.policy": "compact"})])
+        admin.create_topics([NewTopic("keyed", assignments={0: [1]}, config={"cleanup.policy": "compact"})])
     records = encode_batch([(1_000, None if at == 2 else b"key", b"value", []) for at in range(4)])
     asked = {"acks": -1, "timeout": 20_000, "topic_data": [
         {"name": "keyed", "partition_data": [{"index": 0, "records": records}]}]}  # fmt: skip
@@ -243,7 +236,7 @@ def test_the_records_for_which_a_batch_was_refused_are_named(cluster: LocalClust
     def answer() -> Any:
         ((only,),) = (each.partition_responses for each in ask(
             address, Api.PRODUCE, 12, **asked).responses)  # fmt: skip
-        # The broker may learn that it leads the new partition after the gateway has: clients try again.
+        # The broker may answer Metadata before it leads the new partition: clients try again.
         return only if only.error_code != NotLeaderOrFollowerError.number else None
 
     refused = until(answer, "the broker leads the new partition")

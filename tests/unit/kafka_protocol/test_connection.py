@@ -44,6 +44,7 @@ class World:
             {Api.METADATA: self._handle, Api.FIND_COORDINATOR: self._fail, Api.LIST_GROUPS: self._break},
             {Api.PRODUCE: self._produce},
         )
+        self.connections.prepared.update(Api)
 
     def connect(self, host: str = "10.0.0.1") -> tuple[MemoryTransport, Connection]:
         transport, connection = MemoryTransport(host), Connection(self.connections, "PLAINTEXT")
@@ -631,3 +632,23 @@ def test_a_long_message_after_the_end_of_the_gateway_is_not_read(caplog: pytest.
 
     asyncio.run(test())
     assert logged(caplog) == []
+
+
+def test_the_first_request_of_a_type_is_compiled_on_a_thread_and_the_next_ones_keep_their_order() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.connections.prepared.clear()
+        transport, connection = world.connect()
+        connection.data_received(bytes(produce(1) + produce(2)))
+        assert not world.asked, "the event loop compiles nothing"
+        await until_async(lambda: [number for number, _ in world.asked] == [1])
+        assert world.connections.prepared == {Api.PRODUCE}
+        await settle()
+        assert len(world.asked) == 1, "the second one waits for the first one"
+        world.asked.pop()[1]({"responses": []})
+        await until_async(lambda: [number for number, _ in world.asked] == [2])
+        connection.data_received(bytes(produce(3)))
+        assert [number for number, _ in world.asked] == [2, 3], "at once"
+        assert answered(transport) == [1]
+
+    in_loop(scenario)

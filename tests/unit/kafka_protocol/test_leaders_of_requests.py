@@ -62,7 +62,7 @@ class Broker:
             cluster=self.cluster,
             client=self.client,
             client_id="",
-            upstream=SimpleNamespace(traces=None),
+            upstream=SimpleNamespace(has_traces=False),
             access=self.access,
             allows=lambda operation, kind, name: self.granted is None or name in self.granted,
             refusal=lambda operation, kind, name: TopicAuthorizationFailedError(name),

@@ -105,7 +105,7 @@ def test_the_end_of_a_connection_frees_its_stream_once() -> None:
     world = World()
     world.ask()
     assert world.broker.client_streams == len(world.broker.streams) == 1
-    world.client.closed()
+    world.way.close()
     world.way.close()
     assert (world.broker.client_streams, world.broker.streams, world.handler.ended) == (0, set(), 1)
     world.handler.stream.send(SimpleNamespace(correlation_id=1))

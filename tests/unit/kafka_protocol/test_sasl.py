@@ -102,6 +102,7 @@ class World:
             Api.SASL_AUTHENTICATE: sasl_authenticate,
         }
         self.connections = Connections(KafkaSettings(**settings), cast("Any", None), cast("Any", None), handlers, {})
+        self.connections.prepared.update(Api)
 
     async def _metadata(self, call: Call, request: Message) -> dict[str, Any]:
         self.seen.append(str(call.client.principal))

@@ -51,6 +51,7 @@ class Server:
         self.size = 1
         base = KafkaSettings()
         self.connections = Connections(base, cast("Any", None), cast("Any", None), {Api.METADATA: self._handle}, {})
+        self.connections.prepared.update(Api)
         tls = ListenerTls(TlsSource(own, clock=lambda: now[0]), client_auth)
         self.security = ListenerSecurity(SecurityProtocol.SSL, tls)
         self.port = 0

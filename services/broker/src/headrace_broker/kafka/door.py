@@ -26,15 +26,11 @@ from headrace_kafka.secured import listener_security
 from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.tls import TlsTransport
 from headrace_kafka.upstream import Upstream
-from headrace_kafka.wire.apis import Api
-from headrace_kafka.wire.schema import prepare
 
 from ..context import BrokerContext
 from .calls import OwnServices, access_of
 from .streams import FetchWay, ProduceWay
 
-#: Request types whose codecs are prepared before clients can connect; the other types follow in the background.
-FIRST_APIS = (Api.API_VERSIONS, Api.METADATA, Api.PRODUCE, Api.FETCH)
 DRAIN_S = 1.0  #: Seconds that a stopping broker has to answer its Kafka clients' requests in progress.
 BACKLOG = 1_024  #: Maximum number of connections that the kernel queues until the broker accepts them.
 
@@ -68,7 +64,6 @@ class KafkaDoor:
         self._security = listener_security(config, settings, self._offer)
         self._bound: list[tuple[ListenerAddress, socket.socket]] = []
         self._servers: list[asyncio.Server] = []
-        self._preparing: asyncio.Task[None] | None = None
         exporter.add_calls(self.connections.calls)
         exporter.add(KafkaCollector(self.connections).collect)
 
@@ -91,7 +86,6 @@ class KafkaDoor:
     async def open(self, tasks: NodeTasks) -> None:
         """Take connections."""
         self._cluster.broker_id = self._broker.broker_id
-        await asyncio.to_thread(prepare, FIRST_APIS)
         loop = asyncio.get_running_loop()
         for address, bound in self._bound:
             accepted = self._accepting(address.name, self._security.get(address.name, OPEN))
@@ -99,7 +93,6 @@ class KafkaDoor:
         for listener, offer in self._offers.items():
             tasks.start(offer.run(), f"keys of SASL on {listener}")
         tasks.start(self._sweep(), "sweep of Kafka's connections")
-        self._preparing = asyncio.create_task(self._prepare_others())
 
     def _accepting(self, name: str, security: ListenerSecurity) -> Callable[[], asyncio.Protocol]:
         connections = self.connections
@@ -115,12 +108,6 @@ class KafkaDoor:
             await asyncio.sleep(SWEEP_S)
             self.connections.sweep()
 
-    async def _prepare_others(self) -> None:
-        """Compile the codecs of all request types in a thread: the first request of a type would otherwise block the
-        event loop meanwhile."""
-        for api in HANDLERS:
-            await asyncio.to_thread(prepare, [api])
-
     async def drain(self) -> None:
         """Take no further connection, and end each connection after the answers to its requests in progress."""
         self._close_ports()
@@ -130,9 +117,6 @@ class KafkaDoor:
         """End what is left. Idempotent."""
         self._close_ports()
         self.connections.close(at_once=at_once)
-        if self._preparing is not None:
-            self._preparing.cancel()
-            await asyncio.gather(self._preparing, return_exceptions=True)
         await self._upstream.close()
 
     def _close_ports(self) -> None:

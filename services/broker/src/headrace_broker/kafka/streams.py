@@ -40,6 +40,11 @@ class LocalStream:
         self.queued_bytes = 0  #: Always 0: the connection itself bounds the answers that its client has not read.
         self.request_bytes = 0
 
+    def end(self) -> None:
+        """The connection has ended; nothing refers to the client or the stream's owner any more."""
+        self.closed = True
+        self._answered = _nobody
+
     def send(self, response: Any, size: int = 0) -> None:
         if not self.closed:
             self._answered(response)
@@ -65,6 +70,10 @@ class LocalStream:
         """A connection ends by itself."""
 
 
+def _nobody(_: Any) -> None:
+    """Nobody waits for an answer."""
+
+
 class _Way:
     """A local stream and its handler, for one client and one type of request, until the connection ends."""
 
@@ -81,13 +90,12 @@ class _Way:
         self.handler: Any = context.run(make, broker, self.stream, limits=limits)
         broker.streams.add(self.stream)
         broker.client_streams += 1
-        client.on_close(self.close)
 
     def close(self) -> None:
-        """Free everything: the connection has ended, or fetches otherwise. Idempotent."""
+        """Free everything. Idempotent."""
         if self._is_open:
             self._is_open = False
-            self.stream.closed = True
+            self.stream.end()
             self._asked.clear()
             self._broker.streams.discard(self.stream)
             self._broker.client_streams -= 1
@@ -153,6 +161,7 @@ class ProduceWay(_Way):
 
     def __init__(self, broker: BrokerContext, client: Client, access: Access) -> None:
         super().__init__(broker, client, access, ProduceStream)
+        client.on_close(self.close)
 
     @staticmethod
     def request(acks: int, timeout_ms: int) -> LocalProduceRequest:
