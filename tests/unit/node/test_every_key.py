@@ -78,7 +78,7 @@ def _read_by_code() -> str:
     """All code except the declarations. Code that honours a key must name the key."""
     declarations = ROOT / "core/src/headrace_core/config"
     texts = []
-    for folder in ("core/src", "services", "clients", "pipelines"):
+    for folder in ("core/src", "kafka-protocol/src", "services", "clients", "pipelines"):
         paths = [path for path in (ROOT / folder).rglob("*.py") if path.parent != declarations]
         texts += [path.read_text(encoding="utf-8") for path in paths]
     return "\n".join(texts)
