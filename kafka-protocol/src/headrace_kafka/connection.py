@@ -52,20 +52,24 @@ from headrace_core.quotas import QuotaManager
 from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.sasl.slow_steps import SlowSteps
+from headrace_core.tracing.batches import sampled_traceparent_in
 from headrace_core.unexpected import log_fields
 
 from . import errors
+from .access import TOPIC, WRITE
 from .budget import SMALL_FRAME_BYTES, Answers, Budget
 from .call import AnswerParts, Call, FastHandler, Handler, LongRequestError
 from .client import Client
 from .cluster import Cluster
 from .handlers.sasl import step
+from .produce_path import TIMEOUT_MS_MAX, Plain, refusal
 from .quotas import ClientQuotas
 from .rounds import Rounds
 from .sasl import Authentication, SaslOffer, State, now_ms
 from .settings import KafkaSettings
 from .tls import ListenerTls
 from .upstream import Upstream
+from .wire._plain import plain_answer, read_plain
 from .wire.apis import VERSIONS, Api, title
 from .wire.frames import LENGTH_BYTES, REQUEST_BYTES_MAX, RequestHeader, finish, read_header, response_start
 from .wire.primitives import WireError
@@ -240,6 +244,9 @@ class Connections:
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
         self.slow_steps = SlowSteps()  #: Runs the slow steps of the SASL exchanges of all connections.
         self.prepared: set[Api] = set()  #: Request types whose codecs are compiled.
+        #: Appends the batch of a plain Produce request together with those of other connections. Returns False if the
+        #: batch must be appended alone; otherwise calls back with its base offset and the log's start, or the error.
+        self.join: Callable[..., bool] = _alone
         self.has_ended = False
         self.open: set[Connection] = set()
         self.entrance = Entrance(self.log)
@@ -621,6 +628,8 @@ class Connection(asyncio.Protocol):
         """Start a request. Raises WireError if the broker does not serve the request, or the bytes are not a
         request."""
         shared, authentication = self._shared, self.client.authentication
+        if is_produce and Api.PRODUCE in shared.prepared and self._joins(frame):
+            return
         if authentication is not None and authentication.state is State.TOKENS:
             request = _Request(len(frame) + LENGTH_BYTES, False, Api.SASL_AUTHENTICATE)
             self._requests.append(request)
@@ -666,6 +675,54 @@ class Connection(asyncio.Protocol):
             return
         self._requests.append(request)
         shared.starts.start(functools.partial(self._run_task, request, self._handle, call, header, frame, is_long))
+
+    def _joins(self, frame: bytes) -> bool:
+        """Start a plain Produce request; False if the request is not plain, or must be checked further."""
+        plain = read_plain(frame)
+        if plain is None:
+            return False
+        shared, client = self._shared, self.client
+        if client.authentication is not None and not client.authentication.permits(Api.PRODUCE, now_ms()):
+            return False
+        _, _, client.client_id, committed, timeout_ms, topic, index, records = plain
+        name, topic_id = topic, b""
+        if isinstance(topic, bytes):
+            found = shared.cluster.topic_by_id(topic)
+            if found is None:
+                return False
+            name, topic_id = found.name, topic
+        authorization = shared.cluster.authorization
+        if authorization.authorizer is not None and (
+            authorization.sample or name not in authorization.authorizer.granted(client.caller, WRITE, TOPIC)
+        ):
+            return False
+        if shared.upstream.has_traces and sampled_traceparent_in(records):
+            return False
+        request = _Request(len(frame) + LENGTH_BYTES, True, Api.PRODUCE)
+        if not shared.join(
+            (name, index),
+            records,
+            functools.partial(self._appended, request, plain),
+            topic_id=topic_id,
+            committed=committed,
+            timeout_ms=min(timeout_ms, TIMEOUT_MS_MAX),
+            size=request.size,
+        ):
+            return False
+        self._requests.append(request)
+        return True
+
+    def _appended(
+        self, request: _Request, plain: Plain, offset: int, start_offset: int, error: HeadraceError | None
+    ) -> None:
+        """The batch of a plain request was appended, or refused."""
+        version, correlation_id, _, _, _, topic, index, _ = plain
+        answer: bytes | bytearray
+        if error is None:
+            answer = plain_answer(version, correlation_id, topic, index, offset, start_offset)
+        else:
+            answer = refusal(self.client, self._shared.cluster, plain, error)
+        self._answered(request, (answer,))
 
     @contextlib.contextmanager
     def _timed(self, call: Call) -> Iterator[None]:
@@ -981,6 +1038,11 @@ class Connection(asyncio.Protocol):
             transport.abort()
         else:
             transport.close()
+
+
+def _alone(*_: object, **__: object) -> bool:
+    """Nothing is joined."""
+    return False
 
 
 def _login_error(fields: Mapping[str, Any]) -> HeadraceError:

@@ -464,7 +464,7 @@ class _Fetch:
             ],
         }
         if self._hints:
-            fields["node_endpoints"] = endpoints(self._call, self._hints)
+            fields["node_endpoints"] = endpoints(self._call.client, self._call.cluster, self._hints)
         self._write(fields)
 
     def _write(self, fields: dict[str, Any]) -> None:

@@ -27,11 +27,13 @@ from headrace_protos.v1 import produce_pb2
 
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
 from .call import AnswerParts, Call, LongRequestError
+from .client import Client
+from .cluster import Cluster
 from .errors import abortable, kafkas, number
+from .wire._plain import TOPIC_IDS
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
 from .wire.primitives import TooManyItemsError
-from .wire.produce import read_one, write_one
 from .wire.schema import Message, request_body, response_body
 
 _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
@@ -56,18 +58,15 @@ Reply = Callable[[AnswerParts | None], None]
 
 def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None:
     """A FastHandler. Raises WireError."""
-    request = read_one(frame, header.body, call.version)
-    is_one = request is not None
-    if request is None:
-        try:
-            request = request_body(Api.PRODUCE, call.version).read(frame, header.body, SHORT_ITEMS_MAX)
-        except TooManyItemsError:
-            raise LongRequestError(produce_long) from None
+    try:
+        request = request_body(Api.PRODUCE, call.version).read(frame, header.body, SHORT_ITEMS_MAX)
+    except TooManyItemsError:
+        raise LongRequestError(produce_long) from None
 
     def finished(made: _Produce, fields: dict[str, Any] | None) -> None:
         reply(made.answer(header, fields))
 
-    for _ in _Produce(call, request, finished, is_one=is_one).start():
+    for _ in _Produce(call, request, finished).start():
         pass
 
 
@@ -122,7 +121,6 @@ class _Produce:
         "_call",
         "_finished",
         "_hints",
-        "_is_one",
         "_is_silent",
         "_left",
         "_names",
@@ -135,12 +133,8 @@ class _Produce:
         call: Call,
         request: Message,
         finished: Callable[[_Produce, dict[str, Any] | None], None],
-        *,
-        is_one: bool = False,
     ) -> None:
-        """``is_one``: whether ``read_one`` has decoded the request, which then has one partition. ``finished`` gets the
-        fields of the answer; None if the client expects no answer."""
-        self._is_one = is_one
+        """``finished`` gets the fields of the answer; None if the client expects no answer."""
         self._call = call
         self._request = request
         self._finished = finished
@@ -150,14 +144,14 @@ class _Produce:
         self._left = 1  # number of parts without an answer, plus one until all parts were sent
         #: Fields of the answer for each partition, by topic and partition in the request's order.
         self._results: list[list[dict[str, Any]]] = []
-        key = "topic_id" if call.version >= 13 else "name"
+        key = "topic_id" if call.version >= TOPIC_IDS else "name"
         self._names = [{key: getattr(topic, key)} for topic in request.topic_data]
         self._hints: set[int] = set()  # leaders that the answer names
 
     def start(self) -> Iterator[None]:
         """Append the records of the partitions. Yields after each PORTION of them."""
         request = self._request
-        acks, by_id = _ACKS.get(request.acks), self._call.version >= 13
+        acks, by_id = _ACKS.get(request.acks), self._call.version >= TOPIC_IDS
         granted = self._call.access.granted(WRITE, TOPIC)
         refused = None if granted is None else self._refused_transaction()
         items: list[_Item] = []
@@ -217,10 +211,11 @@ class _Produce:
 
     def _topic(self, topic_data: Message) -> TopicImage | None:
         cluster = self._call.cluster
-        return cluster.topic_by_id(topic_data.topic_id) if self._call.version >= 13 else cluster.topic(topic_data.name)
+        by_id = self._call.version >= TOPIC_IDS
+        return cluster.topic_by_id(topic_data.topic_id) if by_id else cluster.topic(topic_data.name)
 
     def _unknown(self, topic_data: Message) -> HeadraceError:
-        if self._call.version >= 13:
+        if self._call.version >= TOPIC_IDS:
             return UnknownTopicIdError("no topic has the requested topic id")
         return UnknownTopicOrPartitionError(f"topic {topic_data.name!r} does not exist")
 
@@ -311,28 +306,16 @@ class _Produce:
                 # stale. After an error with acks=0, Kafka's brokers close the client's connection, too.
                 call.client.hang_up()
             return
-        if self._is_appended:
-            self._finished(self, {})  # ``answer`` needs no fields
-            return
         fields: dict[str, Any] = {"responses": self._topics(), "throttle_time": call.throttle_ms}
         if self._hints:
-            fields["node_endpoints"] = endpoints(call, self._hints)
+            fields["node_endpoints"] = endpoints(call.client, call.cluster, self._hints)
         self._finished(self, fields)
-
-    @property
-    def _is_appended(self) -> bool:
-        """Whether the only batch of a request of ``read_one`` was appended."""
-        return self._is_one and "log_start_offset" in self._results[0][0]
 
     def answer(self, header: RequestHeader, fields: dict[str, Any] | None) -> AnswerParts | None:
         """The frame of the answer with these fields."""
         if fields is None:
             return None
         call = self._call
-        if self._is_appended:
-            (topic,) = self._names[0].values()
-            result = self._results[0][0]
-            return (write_one(call.version, header.correlation_id, topic, result, call.throttle_ms),)
         out = response_start(Api.PRODUCE, call.version, header.correlation_id)
         response_body(Api.PRODUCE, call.version).write(fields, out)
         return (finish(out),)
@@ -343,9 +326,30 @@ class _Produce:
         ]
 
 
-def endpoints(call: Call, leaders: set[int]) -> list[dict[str, Any]]:
+#: What ``read_plain`` returns.
+Plain = tuple[int, int, str, bool, int, "str | bytes", int, bytes]
+
+
+def refusal(client: Client, cluster: Cluster, plain: Plain, error: HeadraceError) -> bytearray:
+    """The frame of the answer to a plain request whose batch was not appended."""
+    version, correlation_id, _, _, _, topic, index, _ = plain
+    result: dict[str, Any] = {"index": index, "base_offset": -1, "log_append_time": -1}
+    result |= {"error_code": number(error), "error_message": str(error)[:ERROR_CHARS_MAX]}
+    named = {"topic_id" if version >= TOPIC_IDS else "name": topic}
+    fields: dict[str, Any] = {"responses": [{**named, "partition_responses": [result]}], "throttle_time": 0}
+    image = cluster.topic_by_id(topic) if isinstance(topic, bytes) else cluster.topic(topic)
+    if isinstance(error, NotLeaderOrFollowerError) and image is not None and index < len(image.partitions):
+        partition = image.partitions[index]
+        result["current_leader"] = {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}
+        fields["node_endpoints"] = endpoints(client, cluster, {partition.leader})
+    out = response_start(Api.PRODUCE, version, correlation_id)
+    response_body(Api.PRODUCE, version).write(fields, out)
+    return finish(out)
+
+
+def endpoints(client: Client, cluster: Cluster, leaders: set[int]) -> list[dict[str, Any]]:
     """The addresses at which the client reaches the leaders that an answer names (KIP-951)."""
-    nodes = (call.cluster.node(call.client.listener, leader) for leader in sorted(leaders))
+    nodes = (cluster.node(client.listener, leader) for leader in sorted(leaders))
     return [
         {"node_id": node.broker_id, "host": node.host, "port": node.port, "rack": node.rack}
         for node in nodes

@@ -71,13 +71,17 @@ class Append:
     ``transaction``: the transaction of the batches, or the marker to append; ``data`` is then transactional batches of
     one producer, or the marker as one batch. If ``transaction`` is None, the log does not check transactions.
 
-    The directory's writer calls ``done`` in the event loop, with an AppendInfo or an exception.
+    ``joined``: each batch is another producer's, and ``data`` is a bytearray that the log may change. A batch that the
+    log refuses stops none of the others; the outcome is then a list with one outcome for each batch.
+
+    The directory's writer calls ``done`` in the event loop, with the outcome or an exception.
     """
 
     data: Buffer
     leader_epoch: int
     headers: Sequence[BatchHeader] | None = None
     replicated: bool = False
+    joined: bool = False
     follows: int | None = None
     fence: Fence | None = None
     transaction: TransactionalAppend | Marker | None = None
@@ -273,6 +277,38 @@ def prepare(
     return Write(buffers, metas, producers, info)
 
 
+def prepare_joined(
+    data: bytearray,
+    headers: Sequence[BatchHeader],
+    config: LogConfig,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    log_start_offset: int = 0,
+) -> Write:
+    """As ``prepare``, for the batches of a joined append, which the caller has checked against the topic's limits: a
+    topic that rewrites batches takes no joined appends. The offsets and the leader epoch are set in ``data`` itself,
+    which is written as one buffer."""
+    metas: list[BatchMeta] = []
+    producers: list[tuple[BatchHeader, BatchMeta]] = []
+    position, offset, latest_ms = 0, base_offset, -1
+    for header in headers:
+        length, max_timestamp_ms = header.batch_length, header.max_timestamp_ms
+        _BASE.pack_into(data, position, offset, length, leader_epoch)
+        last_offset = offset + header.last_offset_delta
+        size = length + LENGTH_PREFIX_BYTES
+        meta = BatchMeta(size, offset, last_offset, max_timestamp_ms)
+        metas.append(meta)
+        if header.producer_id >= 0:
+            producers.append((header, meta))
+        if max_timestamp_ms > latest_ms:
+            latest_ms = max_timestamp_ms
+        position += size
+        offset = last_offset + 1
+    assert position == len(data) <= config.segment_bytes, "the headers are not those of the joined batches"
+    return Write([data], metas, producers, AppendInfo(base_offset, offset, -1, position, log_start_offset, latest_ms))
+
+
 def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append_time_ms: int) -> Buffer:
     out: Buffer = batch
     wanted = topic_codec(config)
@@ -294,3 +330,5 @@ def headers_of(data: Buffer) -> list[BatchHeader]:
 
 #: Outcome of one of several appends: an AppendInfo, or the error with which the append was refused.
 AppendOutcome = AppendInfo | HeadraceError
+#: Outcome of a joined append of which a batch was refused, or was in the log already: the outcomes of its batches.
+Outcomes = AppendOutcome | list[Any]

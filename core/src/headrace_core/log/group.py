@@ -7,6 +7,7 @@ taken back.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from ..config import LONG_MAX
@@ -21,9 +22,9 @@ from ..errors import (
     ServerBusyError,
 )
 from ..records import BatchHeader
-from ..records.types import CONTROL_BIT
+from ..records.types import CONTROL_BIT, LENGTH_PREFIX_BYTES
 from ..types import NO_EPOCH, TimestampType
-from .appending import Append, AppendInfo, AppendOutcome, Write, prepare, validate
+from .appending import Append, AppendInfo, AppendOutcome, Outcomes, Write, prepare, prepare_joined, validate
 from .fencing import KnownEpoch, check_fence, largest_epoch
 from .files import NO_SPACE
 from .producer_files import complete_window, tell_kept_marker, tell_marker
@@ -82,27 +83,69 @@ class Group:
         self._writes: list[Write] = []
         self._size = 0
         self.end = log.log_end_offset  #: The log end offset once the group is written.
-        self.outcomes: list[AppendOutcome] = []
+        self.outcomes: list[Outcomes] = []
 
-    def append(self, appends: Iterable[Append]) -> list[AppendOutcome]:
+    def append(self, appends: Iterable[Append]) -> list[Outcomes]:
         """``PartitionLog.append_many``."""
-        epochs = self._log.epochs
         for append in appends:
-            try:
-                if epochs.is_behind:
-                    epochs.catch_up()
-                outcome = self._add_replicated(append) if append.replicated else self._add(append)
-            except HeadraceError as error:
-                outcome = error
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                outcome = self._disk_full(error)
+            outcome = self._enter(append)
             if outcome is not None:
                 self._write()
                 self.outcomes.append(outcome)
         self._write()
         return self.outcomes
+
+    def _enter(self, append: Append) -> Outcomes | None:
+        """Let an append into the group. Returns its outcome if the append does not join the group."""
+        epochs = self._log.epochs
+        try:
+            if epochs.is_behind:
+                epochs.catch_up()
+            if append.replicated:
+                return self._add_replicated(append)
+            return self._add_joined(append) if append.joined else self._add(append)
+        except HeadraceError as error:
+            return error
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return self._disk_full(error)
+
+    def _add_joined(self, append: Append) -> list[Outcomes] | None:
+        """Add the batches of a joined append together. If they do not go into the segment as they are, or one does not
+        follow its producer's last batch, add each alone, and return their outcomes."""
+        assert append.headers is not None, "a joined append was checked by its maker"
+        if self._goes_in_one(append.headers, len(append.data)):
+            with contextlib.suppress(HeadraceError):
+                if self._add(append) is None:
+                    return None
+        self._write()
+        before, position, view = len(self.outcomes), 0, memoryview(append.data)
+        for header in append.headers:
+            end = position + header.size
+            alone = Append(data=view[position:end], leader_epoch=append.leader_epoch, headers=(header,))
+            position = end
+            outcome = self._enter(alone)
+            if outcome is not None:
+                self._write()
+                self.outcomes.append(outcome)
+        self._write()
+        outcomes = self.outcomes[before:]
+        del self.outcomes[before:]
+        return outcomes
+
+    def _goes_in_one(self, headers: Sequence[BatchHeader], size: int) -> bool:
+        """Whether the active segment may take the batches together, without a change: the topic's configuration may
+        have changed since they were checked, and segments end where they would end without joining."""
+        log = self._log
+        config, taken = log.config, log.segments[-1].size + self._size
+        if config.compression_type != "producer" or config.timestamp_type is not TimestampType.CREATE_TIME:
+            return False
+        if max([header.batch_length for header in headers]) + LENGTH_PREFIX_BYTES > config.message_bytes_max:
+            return False
+        if not taken and max([each.max_timestamp_ms for each in headers]) - headers[0].max_timestamp_ms > log.roll_ms:
+            return False
+        return taken + size <= config.segment_bytes
 
     def _add(self, append: Append) -> AppendOutcome | None:
         """Add a producer's batches. For a duplicate append, add nothing and return an outcome."""
@@ -112,17 +155,30 @@ class Group:
         data, headers = append.data, append.headers
         if headers is None:
             data, headers = validate(data, log.config, self._now_ms)
-        write = prepare(
-            data,
-            headers,
-            log.config,
-            base_offset=self.end,
-            leader_epoch=epoch,
-            now_ms=self._now_ms,
-            log_start_offset=log.log_start_offset,
-        )
+        if append.joined:
+            assert isinstance(data, bytearray)
+            write = prepare_joined(
+                data,
+                headers,
+                log.config,
+                base_offset=self.end,
+                leader_epoch=epoch,
+                log_start_offset=log.log_start_offset,
+            )
+        else:
+            write = prepare(
+                data,
+                headers,
+                log.config,
+                base_offset=self.end,
+                leader_epoch=epoch,
+                now_ms=self._now_ms,
+                log_start_offset=log.log_start_offset,
+            )
         base_offset = write.info.base_offset
         if self._must_roll(write):
+            if append.joined:
+                raise InvalidArgumentError(f"{log.topic_partition}: the segment may end within the joined append")
             self._write()
             log.roll()
             if base_offset != log.log_end_offset:  # the preceding appends were refused, so the offsets are wrong

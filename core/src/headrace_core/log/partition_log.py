@@ -28,7 +28,7 @@ from ..errors import (
     HeadraceError,
 )
 from ..types import FlushPolicy, TopicPartition
-from .appending import Append, AppendInfo, AppendOutcome
+from .appending import Append, AppendInfo, Outcomes
 from .config import LogConfig
 from .epochs import EpochEnd
 from .files import Buffer, FileSystem, write_files_atomically
@@ -152,9 +152,10 @@ class PartitionLog(SegmentedLog):
         (outcome,) = self.append_many([Append(data=data, leader_epoch=leader_epoch)])
         if isinstance(outcome, HeadraceError):
             raise outcome
+        assert isinstance(outcome, AppendInfo)
         return outcome
 
-    def append_many(self, appends: Sequence[Append], *, start_writeback: bool = False) -> list[AppendOutcome]:
+    def append_many(self, appends: Sequence[Append], *, start_writeback: bool = False) -> list[Outcomes]:
         """Append the batches of several requests in order, each request whole or not at all; one writev for all batches
         of the same segment.
 

@@ -43,7 +43,7 @@ from ..errors import DiskFullError, HeadraceError, ServerShuttingDownError, Stor
 from ..metrics.histogram import COUNT_BOUNDS, Histogram
 from ..records import BatchHeader
 from ..types import FlushPolicy, TopicPartition
-from .appending import Append, AppendInfo
+from .appending import Append, AppendInfo, Outcomes
 from .directory import LogDirectory
 from .files import Buffer
 from .group import may_roll
@@ -487,7 +487,7 @@ class DirectoryWriter:
                 start_writeback = several and log.config.flush is FlushPolicy.COMMIT
                 outcomes = log.append_many(appends, start_writeback=start_writeback)
                 turn.outcomes += zip([append.done for append in appends], outcomes, strict=True)
-                if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
+                if space is not None and any(_is_disk_full(outcome) for outcome in outcomes):
                     space.ran_out()
                 if log.log_end_offset > log.flushed_end:
                     written[log] = None
@@ -535,6 +535,12 @@ class DirectoryWriter:
                     self.space.ran_out()
                 return DiskFullError(f"{self.directory.root}: no space left on the disk ({error.strerror})")
             raise
+
+
+def _is_disk_full(outcome: Outcomes) -> bool:
+    if isinstance(outcome, list):
+        return any(isinstance(each, DiskFullError) for each in outcome)
+    return isinstance(outcome, DiskFullError)
 
 
 def _waiters(steps: Iterable[Step]) -> list[Done]:

@@ -31,16 +31,17 @@ class CallTimes:
         """The histogram of a request's times, for code that records times often."""
         return _in(self.seconds, request)
 
-    def answered(self, request: str, started_s: float, local_s: float, now_s: float) -> None:
-        """Record the times of a request that is answered at ``now_s``. Its records were in the log at ``local_s``."""
+    def answered(self, request: str, started_s: float, local_s: float, now_s: float, count: int = 1) -> None:
+        """Record the times of a request that is answered at ``now_s``, or of ``count`` requests with the same times.
+        Its records were in the log at ``local_s``."""
         for table, seconds in (
             (self.seconds, now_s - started_s),
             (self.local_seconds, local_s - started_s),
             (self.remote_seconds, now_s - local_s),
         ):
             found = table.get(request) or _in(table, request)
-            found.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += 1
-            found.total += seconds
+            found.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += count
+            found.total += seconds * count
 
     def failed(self, request: str, code: str) -> None:
         """Count an answer with an error. ``code``: the name of the error, such as NOT_CONTROLLER."""

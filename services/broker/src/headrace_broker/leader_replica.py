@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from headrace_core.config import LONG_MAX
 from headrace_core.errors import (
     ConcurrentTransactionsError,
     CorruptLogError,
@@ -26,11 +27,12 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
+from headrace_core.log.appending import AppendOutcome, Outcomes
 from headrace_core.log.fencing import Fence, check_stamps
 from headrace_core.log.transactions import Marker, TransactionalAppend, marker_batch
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.records import iterate_headers, read_header
-from headrace_core.types import NO_EPOCH, TopicPartition
+from headrace_core.types import NO_EPOCH, TimestampType, TopicPartition
 from headrace_core.unexpected import answer_to, log_fields
 
 from .partition import PartitionLeader, accept, needs_thread
@@ -58,8 +60,8 @@ _NEVER_HELD.set()
 
 OnDamage = Callable[[PartitionLog, CorruptLogError], None]  #: Callback for a damaged log, called in the event loop.
 
-#: Callback for the result of an append, called exactly once, in the event loop.
-Done = Callable[[AppendInfo | HeadraceError], None]
+#: Callback for the result of an append, called exactly once, in the event loop. (Only a joined append gets a list.)
+Done = Callable[[Any], None]
 
 #: Asks a transaction's coordinator to add (version 1: to verify) a partition of the transaction. The callback runs
 #: once, in the event loop, with None if the coordinator has confirmed, else with the error for the producer.
@@ -108,6 +110,7 @@ class LeaderReplica:
         "_unchecked",
         "_verifications",
         "_writer",
+        "joined",
         "leader",
         "log",
         "partition",
@@ -135,6 +138,8 @@ class LeaderReplica:
         self._schemas = schemas
         self._on_damage = on_damage
         self.traffic = traffic
+        #: The ``joining.JoinedAppend`` that takes further batches of this pass of the event loop.
+        self.joined: Any = None
         self._unchecked: deque[LeaderAppend] = deque()
         #: Transactional appends that wait for their coordinator; None before the first transactional append.
         self._verifications: Verifications[LeaderAppend] | None = None
@@ -188,6 +193,8 @@ class LeaderReplica:
         self.leader.check_serving()
         if committed:
             self.leader.check_enough_in_sync()
+        if self.joined is not None:
+            self.joined.submit()  # the order stays
         append = LeaderAppend(
             data=records,
             leader_epoch=self.leader.leader_epoch,
@@ -208,7 +215,7 @@ class LeaderReplica:
         else:
             self._check(append)
             if append.schemas is None or self._has_schemas(append):
-                self._submit(append)
+                self.submit(append)
             else:
                 self._unchecked.append(append)
 
@@ -262,6 +269,8 @@ class LeaderReplica:
         ``written``: as for ``append``."""
         self.leader.check_serving()
         self.leader.check_enough_in_sync()
+        if self.joined is not None:
+            self.joined.submit()
         if self._verifications is not None:
             for waiting in self._verifications.cancelled_by_marker(marker.producer_id, marker.last_ended_epoch):
                 waiting.answer(_ended_by(marker, waiting, self.partition))
@@ -278,6 +287,8 @@ class LeaderReplica:
 
     def resign(self, reason: HeadraceError) -> None:
         """End the leadership: every append that waits gets the error ``reason``."""
+        if self.joined is not None:
+            self.joined.refuse(reason)
         self.leader.resign(reason)
         if self._verifications is not None:
             for append in self._verifications.cancelled():
@@ -328,7 +339,21 @@ class LeaderReplica:
             append.schemas = None
         return True
 
-    def _submit(self, append: LeaderAppend) -> None:
+    @property
+    def may_join(self) -> bool:
+        """Whether the next append needs no further check than that of its batch, and waits for no earlier append."""
+        config = self.log.config
+        return (
+            not self._unchecked
+            and self._held is None
+            and config.compression_type == "producer"
+            and config.timestamp_type is TimestampType.CREATE_TIME
+            and SchemaCheck.of(self.partition.topic, config) is None
+        )
+
+    def submit(self, append: LeaderAppend) -> None:
+        """Pass an append whose batches are checked to the directory's writer. Raises StorageError and
+        ServerShuttingDownError."""
         if self._held is not None:
             self._held.append(append)
             return
@@ -375,7 +400,7 @@ class LeaderReplica:
             check()
             if not self._has_schemas(append):
                 return False
-            self._submit(append)
+            self.submit(append)
         except HeadraceError as error:
             append.answer(error)
         except asyncio.CancelledError:  # the threads are gone, because the broker has stopped
@@ -387,31 +412,46 @@ class LeaderReplica:
             append.answer(answer_to(error, str(self.partition)))
         return True
 
-    def _appended(self, append: LeaderAppend, outcome: AppendInfo | HeadraceError) -> None:
+    def _appended(self, append: LeaderAppend, outcome: Outcomes) -> None:
         append.done, append.data = _ignored, b""  # no reference cycle keeps the records, and no follower that is late
         done = append.answer
-        if isinstance(outcome, HeadraceError):
-            if isinstance(outcome, CorruptLogError):
-                self._on_damage(self.log, outcome)
+        if isinstance(outcome, list):
+            up_to = self.leader.high_watermark if append.committed else LONG_MAX
+            end = max(map(self._count, outcome))
+            joined: Any = append
+            outcome = joined.joiner.settle(joined, outcome, up_to)
+            if not outcome:
+                end = -1
+        else:
+            end = self._count(outcome)
+        if end < 0:
             done(outcome)
             return
         if append.trace is not None:
             append.trace.written()
+        if not append.committed or end <= self.leader.high_watermark:
+            done(outcome)
+        else:
+            waiting = self.leader.when_committed(end, lambda failed: done(outcome if failed is None else failed))
+            if waiting is not None and append.written is not None:
+                append.written(waiting)
+
+    def _count(self, outcome: AppendOutcome) -> int:
+        """Count what was appended; returns the offset after it, -1 after an error."""
+        if isinstance(outcome, HeadraceError):
+            if isinstance(outcome, CorruptLogError):
+                self._on_damage(self.log, outcome)
+            return -1
         if not outcome.is_duplicate:
             self.traffic.records_in += outcome.next_offset - outcome.base_offset
             self.traffic.bytes_in += outcome.size
-        if not append.committed or outcome.next_offset <= self.leader.high_watermark:
-            done(outcome)
-        else:
-            waiting = self.leader.when_committed(
-                outcome.next_offset, lambda failed: done(outcome if failed is None else failed)
-            )
-            if waiting is not None and append.written is not None:
-                append.written(waiting)
+        return outcome.next_offset
 
     def hold(self) -> None:
         """Hold appends until ``release``, because the log is about to change directories. Appends that were passed to
         the writer before ``hold`` are written before any later work of the writer."""
+        if self.joined is not None:
+            self.joined.submit()
         if self._held is None:
             self._held, self._released = [], asyncio.Event()
 

@@ -223,7 +223,7 @@ class _Request:
         self.partitions, self.order, self.results, self.replicas = [], [], [], []
         waits, self.waiting = self.waiting, []
         for leader, waiting in waits:
-            leader.give_up(waiting, _late())
+            leader.give_up(waiting, late_error())
 
 
 class ProduceStream(StreamHandler[Any]):
@@ -496,7 +496,7 @@ class ProduceStream(StreamHandler[Any]):
         if not request.in_memory:
             request.local_s = time.perf_counter()
         if request.answered:
-            replica.leader.give_up(waiting, _late())
+            replica.leader.give_up(waiting, late_error())
         else:
             request.waiting.append((replica.leader, waiting))
 
@@ -628,10 +628,11 @@ class ProduceStream(StreamHandler[Any]):
         replica = request.replicas[index]
         if replica is not None and request.acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED):
             return replica.leader.late_error()
-        return _late()
+        return late_error()
 
 
-def _late() -> HeadraceError:
+def late_error() -> HeadraceError:
+    """The error for an append that was not confirmed in time."""
     return RequestTimedOutError(
         "the leader did not confirm the append before the timeout of the request; the records may still be appended"
     )

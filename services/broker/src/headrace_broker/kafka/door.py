@@ -28,6 +28,7 @@ from headrace_kafka.tls import TlsTransport
 from headrace_kafka.upstream import Upstream
 
 from ..context import BrokerContext
+from ..joining import Joiner
 from .calls import OwnServices, access_of
 from .streams import FetchWay, ProduceWay
 
@@ -59,6 +60,7 @@ class KafkaDoor:
         )
         self.connections = Connections(settings, self._cluster, self._upstream, HANDLERS, FAST, broker.quotas)
         self.connections.audit = security.audit
+        self.connections.join = Joiner(broker).add
         self._broker = broker
         self._offers: dict[str, Mechanisms] = {}
         self._security = listener_security(config, settings, self._offer)

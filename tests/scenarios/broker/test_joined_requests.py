@@ -1,0 +1,244 @@
+"""Plain appends of one pass of the event loop are joined (joining.py): offsets, answers and order stay those of single
+appends, and flow control gets everything back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace_broker.joining import Joiner
+from headrace_core.errors import (
+    HeadraceError,
+    NotLeaderOrFollowerError,
+    OutOfOrderSequenceNumberError,
+    RequestTimedOutError,
+)
+from headrace_core.records import Compression, encode_batch, split_batches
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+from tests.worlds.log_world import idempotent
+from tests.worlds.replication_world import ReplicationWorld
+from tests.worlds.solo_broker import SoloBroker, batch, produce
+from tests.worlds.waiting import in_loop
+from tests.worlds.waiting import until_async as until
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class Door:
+    """The joiner of a broker, and the answers in the order in which they came."""
+
+    def __init__(self, broker: SoloBroker) -> None:
+        self.broker = broker
+        self.joiner = Joiner(broker.context)
+        self.answers: list[tuple[str, int | HeadraceError]] = []
+
+    def send(
+        self,
+        name: str,
+        records: bytes,
+        partition: TopicPartition = ORDERS,
+        *,
+        committed: bool = True,
+        timeout_ms: int = 30_000,
+        topic_id: bytes = b"",
+    ) -> bool:
+        return self.joiner.add(
+            partition,
+            records,
+            lambda offset, _, error: self.answers.append((name, offset if error is None else error)),
+            topic_id=topic_id,
+            committed=committed,
+            timeout_ms=timeout_ms,
+            size=len(records) + 50,
+        )
+
+    async def answered(self, count: int) -> list[tuple[str, Any]]:
+        await until(lambda: len(self.answers) >= count)
+        assert len(self.answers) == count
+        return self.answers
+
+    def check_free(self) -> None:
+        """Nothing is counted any more."""
+        flow = self.broker.context.flow
+        assert (flow.in_memory, flow.kept, len(flow.deadlines), len(flow.held)) == (0, 0, 0, 0)
+
+
+def appends_of(broker: SoloBroker) -> int:
+    """How many appends the writer has had."""
+    (writer,) = broker.storage.writers()
+    return int(writer.turn_appends.total)
+
+
+@in_loop
+async def test_the_batches_of_a_pass_are_one_append_for_each_partition() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders", 2)
+        door = Door(broker)
+        for number in range(6):
+            partition = TopicPartition("orders", number % 2)
+            assert door.send(f"{number}", batch(b"%d" % number, b"more"), partition, committed=number < 4)
+        found = await door.answered(6)
+        assert dict(found) == {"0": 0, "1": 0, "2": 2, "3": 2, "4": 4, "5": 4}
+        assert appends_of(broker) == 4, "acks=all and acks=1 are not joined"
+        assert broker.values("orders") == [b"0", b"more", b"2", b"more", b"4", b"more"]
+        assert broker.context.metrics.produce_requests.value == 6
+        door.check_free()
+
+
+@in_loop
+async def test_other_appends_of_the_pass_keep_their_place() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        door = Door(broker)
+        handler, stream = broker.producer()
+        assert door.send("first", batch(b"1"))
+        handler.on_request(produce(1, "orders", batch(b"2")))
+        assert door.send("third", batch(b"3"))
+        assert door.send("fourth", batch(b"4"), timeout_ms=10_000)  # another timeout
+        assert door.send("fifth", batch(b"5"))
+        await stream.wait_sent(1)
+        assert await door.answered(4) == [("first", 0), ("third", 2), ("fourth", 3), ("fifth", 4)]
+        assert broker.values("orders") == [b"1", b"2", b"3", b"4", b"5"]
+        handler.on_closed()
+        door.check_free()
+
+
+@in_loop
+async def test_what_must_be_looked_at_or_refused_is_left_alone() -> None:
+    """And leaves no trace beside its neighbours."""
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        await broker.topic("__consumer_offsets", topic_id=b"o" * 16)
+        door, sound = Door(broker), batch(b"x")
+        packed = encode_batch([(1, None, b"x" * 50, [])], compression=Compression.GZIP)
+        transactional = encode_batch(
+            [(1, None, b"x", [])], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        assert not door.send("unknown topic", sound, TopicPartition("none", 0))
+        assert not door.send("unknown partition", sound, TopicPartition("orders", 1))
+        assert not door.send("internal", sound, TopicPartition("__consumer_offsets", 0))
+        assert not door.send("compressed", packed)
+        assert not door.send("damaged", sound[:-1] + b"?")
+        assert not door.send("transactional", transactional)
+        assert not door.send("an older topic", sound, topic_id=b"?" * 16)
+        assert not door.send("too large", batch(b"x" * 2_000_000))
+        assert door.send("sound", sound, topic_id=b"orders".ljust(16, b"."))
+        broker.partitions.refusal = NotLeaderOrFollowerError("fenced")
+        assert not door.send("fenced", sound)
+        assert await door.answered(1) == [("sound", 0)]
+        door.check_free()
+
+
+@in_loop
+async def test_a_leader_that_resigns_in_the_pass_appends_nothing() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        door, replica = Door(broker), broker.partitions.leader(ORDERS)
+        assert door.send("a", batch(b"1"))
+        assert door.send("b", batch(b"2"))
+        reason = NotLeaderOrFollowerError("moved")
+        replica.resign(reason)
+        assert [name for name, error in door.answers if error is reason] == ["a", "b"]
+        assert not door.send("c", batch(b"3"))
+        await asyncio.sleep(0.02)
+        assert replica.log.log_end_offset == 0
+        door.check_free()
+
+
+@in_loop
+async def test_batches_before_a_move_of_the_log_are_written_and_later_ones_wait_elsewhere() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        door, replica = Door(broker), broker.partitions.leader(ORDERS)
+        assert door.send("a", batch(b"1"))
+        replica.hold()
+        assert not door.send("b", batch(b"2")), "LeaderReplica.append holds it"
+        assert await door.answered(1) == [("a", 0)]
+        (writer,) = broker.storage.writers()
+        replica.release(replica.log, writer)
+        assert door.send("c", batch(b"3"))
+        await door.answered(2)
+        door.check_free()
+
+
+@in_loop
+async def test_a_join_larger_than_a_segment_goes_into_several() -> None:
+    """A fixed fault: an assertion in the log's writer took the log directory offline."""
+    async with SoloBroker(CrashingFileSystem(), segment_bytes="1024") as broker:
+        await broker.topic("orders")
+        door = Door(broker)
+        for number in range(20):
+            assert door.send(f"{number}", batch(b"x" * 100))
+        assert [offset for _, offset in await door.answered(20)] == list(range(20))
+        assert broker.partitions.leader(ORDERS).log.segment_count > 2
+        door.check_free()
+
+
+@in_loop
+async def test_a_full_disk_fails_all_and_returns_their_memory() -> None:
+    fs = CrashingFileSystem()
+    async with SoloBroker(fs) as broker:
+        await broker.topic("orders")
+        door = Door(broker)
+        fs.fail("write", 28, path_ends=".log")
+        for name in "ab":
+            assert door.send(name, batch(name.encode()))
+        found = await door.answered(2)
+        assert [error.code for _, error in found] == ["DISK_FULL", "DISK_FULL"]
+        assert door.send("c", batch(b"c"))
+        assert (await door.answered(3))[2] == ("c", 0)
+        door.check_free()
+
+
+@in_loop
+async def test_batches_that_wait_for_a_follower_time_out_and_are_freed() -> None:
+    async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as here:
+        await here.topic("orders")
+        door = Door(here.broker)
+        assert door.send("quick", batch(b"1"), committed=False)
+        assert door.send("late", batch(b"2"), timeout_ms=1)
+        found = await door.answered(2)
+        assert found[0] == ("quick", 0)
+        assert isinstance(found[1][1], RequestTimedOutError)
+        assert here.leader("orders").waiting[0] == 0
+        door.check_free()
+
+
+@in_loop
+async def test_a_batch_that_is_refused_does_not_wait_for_the_commit_of_the_others() -> None:
+    async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as here:
+        await here.topic("orders")
+        door = Door(here.broker)
+        follower = here.follower()
+        follower.hello()
+        assert door.send("one", idempotent(1, 0))
+        assert door.send("refused", idempotent(1, 7))
+        assert door.send("two", idempotent(2, 0))
+        (found,) = await door.answered(1)
+        assert found[0] == "refused"
+        assert isinstance(found[1], OutOfOrderSequenceNumberError)
+        follower.join(1, "orders")
+        await until(lambda: len(list(split_batches(follower.records(1)))) == 2)
+        follower.ack(1, 2)
+        assert (await door.answered(3))[1:] == [("one", 0), ("two", 1)]
+        follower.handler.on_closed()
+        door.check_free()
+
+
+@in_loop
+async def test_an_answer_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        door = Door(broker)
+
+        def fail(*_: object) -> None:
+            raise ValueError("a client's fault")
+
+        assert door.joiner.add(ORDERS, batch(b"1"), fail, committed=True, timeout_ms=1_000, size=100)
+        assert door.send("b", batch(b"2"))
+        assert await door.answered(1) == [("b", 1)]
+        assert "a client's fault" in caplog.text
+        door.check_free()
