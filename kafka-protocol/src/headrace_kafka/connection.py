@@ -227,7 +227,10 @@ class Connections:
         handlers: Mapping[Api, Handler],
         fast: Mapping[Api, FastHandler],
         quotas: QuotaManager | None = None,
+        calls: CallTimes | None = None,
     ) -> None:
+        """``calls``: for the metrics, times and errors of requests by Kafka's name. Those of Produce and Fetch are
+        counted by the streams to the logs."""
         self.settings = settings
         self.cluster = cluster
         self.upstream = upstream
@@ -251,8 +254,7 @@ class Connections:
         self.open: set[Connection] = set()
         self.entrance = Entrance(self.log)
         self._addresses = AddressCounts(settings.addresses)
-        #: For the metrics: times of requests by Kafka's name, and bytes of requests and answers.
-        self.calls = CallTimes("kafka")
+        self.calls = calls or CallTimes("kafka")
         self.bytes_in = self.bytes_out = 0
         self.now = 0  #: Number of sweeps so far: the clock of the connections, in seconds.
         self._idle = max(int(settings.idle_ms / 1_000), 1) if settings.idle_ms >= 0 else None
@@ -329,7 +331,7 @@ class _Request:
 
     def __init__(self, size: int, is_produce: bool, api: Api) -> None:
         self.api = api
-        self.started_s = time.perf_counter()
+        self.started_s = 0.0 if is_produce or api is Api.FETCH else time.perf_counter()
         self.size = size
         self.is_produce = is_produce
         self.is_done = False
@@ -475,7 +477,10 @@ class Connection(asyncio.Protocol):
         if not buffer and len(data) >= LENGTH_BYTES and int.from_bytes(data[:4], "big") == len(data) - LENGTH_BYTES:
             if not self._is_acceptable(data):
                 return
-            self._frames.append(data[LENGTH_BYTES:])
+            frame = data[LENGTH_BYTES:]
+            if not self._frames and not self._is_blocked and self._has_place(frame) and self._joins(frame):
+                return
+            self._frames.append(frame)
             self._queued += len(data)
         else:
             if not buffer:
@@ -599,19 +604,17 @@ class Connection(asyncio.Protocol):
         self._set_reading()
 
     def _start_waiting(self) -> None:
-        frames, requests = self._frames, self._requests
-        while (
-            not (self._is_stalled or self._is_draining or self._is_muted or self._is_held) and self._closing_since < 0
-        ):
+        frames = self._frames
+        while not self._is_blocked:
             if not frames and (not self._has_more or not self._split() or not frames):
                 break
-            is_produce = frames[0].startswith(_PRODUCE)
-            if requests and not (is_produce and len(requests) < PIPELINE and requests[-1].is_produce):
+            if not self._has_place(frames[0]):
                 break
             frame = frames.popleft()
             self._queued -= len(frame) + LENGTH_BYTES
             try:
-                self._begin(frame, is_produce)
+                if not self._joins(frame):
+                    self._begin(frame)
             except WireError as error:
                 self._refuse(str(error))
                 return
@@ -624,12 +627,22 @@ class Connection(asyncio.Protocol):
                 self.end()
                 return
 
-    def _begin(self, frame: bytes, is_produce: bool) -> None:
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether the client may start no request, whatever is in progress."""
+        is_closing = self._closing_since >= 0
+        return self._is_stalled or self._is_draining or self._is_muted or self._is_held or is_closing
+
+    def _has_place(self, frame: bytes) -> bool:
+        """Whether the request may start beside the client's requests in progress."""
+        requests = self._requests
+        return not requests or (len(requests) < PIPELINE and requests[-1].is_produce and frame.startswith(_PRODUCE))
+
+    def _begin(self, frame: bytes) -> None:
         """Start a request. Raises WireError if the broker does not serve the request, or the bytes are not a
         request."""
         shared, authentication = self._shared, self.client.authentication
-        if is_produce and Api.PRODUCE in shared.prepared and self._joins(frame):
-            return
+        is_produce = frame.startswith(_PRODUCE)
         if authentication is not None and authentication.state is State.TOKENS:
             request = _Request(len(frame) + LENGTH_BYTES, False, Api.SASL_AUTHENTICATE)
             self._requests.append(request)
@@ -678,10 +691,10 @@ class Connection(asyncio.Protocol):
 
     def _joins(self, frame: bytes) -> bool:
         """Start a plain Produce request; False if the request is not plain, or must be checked further."""
-        plain = read_plain(frame)
+        shared, client = self._shared, self.client
+        plain = read_plain(frame) if Api.PRODUCE in shared.prepared else None
         if plain is None:
             return False
-        shared, client = self._shared, self.client
         if client.authentication is not None and not client.authentication.permits(Api.PRODUCE, now_ms()):
             return False
         _, _, client.client_id, committed, timeout_ms, topic, index, records = plain
@@ -920,7 +933,8 @@ class Connection(asyncio.Protocol):
         request.answer = parts
         request.is_done = True
         request.task = None
-        self._shared.calls.of(title(request.api)).observe(time.perf_counter() - request.started_s)
+        if request.started_s:
+            self._shared.calls.of(title(request.api)).observe(time.perf_counter() - request.started_s)
         transport, requests = self._transport, self._requests
         if transport is None:
             return

@@ -8,6 +8,7 @@ from typing import Any
 from headrace_broker.kafka import streams as module
 from headrace_broker.kafka.streams import LocalFetchResponse, LocalProduceRequest, LocalStream
 from headrace_core.errors import InvalidRequestError
+from headrace_core.metrics.calls import CallTimes
 from headrace_core.quotas import QuotaManager
 from headrace_core.rpc.receiving import PENALTY_S_MAX, Penalties
 from headrace_core.security.access import EVERYTHING, current_access
@@ -18,8 +19,8 @@ from headrace_kafka.client import Client
 class Handler:
     """In place of a ProduceStream or FetchStream. ``asked``: its requests, with their sizes."""
 
-    def __init__(self, broker: Any, stream: LocalStream, *, limits: Any) -> None:
-        self.stream, self.limits = stream, limits
+    def __init__(self, broker: Any, stream: LocalStream, *, limits: Any, times: CallTimes) -> None:
+        self.stream, self.limits, self.times = stream, limits, times
         self.caller, self.access = current_caller(), current_access()
         self.asked: list[tuple[Any, int]] = []
         self.ended = 0
@@ -36,7 +37,11 @@ class Handler:
 class World:
     def __init__(self) -> None:
         self.broker: Any = SimpleNamespace(
-            quotas=QuotaManager(), penalties=Penalties(lambda: 0.0, lambda: None), streams=set(), client_streams=0
+            quotas=QuotaManager(),
+            penalties=Penalties(lambda: 0.0, lambda: None),
+            metrics=SimpleNamespace(kafka_times=CallTimes("kafka")),
+            streams=set(),
+            client_streams=0,
         )
         self.client = Client(host="10.0.0.1", listener="kafka")
         self.client.client_id = "app"
@@ -66,6 +71,7 @@ def test_a_handler_has_the_clients_identity_and_its_quotas() -> None:
     assert world.handler.caller is world.client.caller
     assert world.handler.access is EVERYTHING
     assert world.handler.limits.manager is world.broker.quotas
+    assert world.handler.times is world.broker.metrics.kafka_times
     assert not current_caller().client_id, "the identity stays in the stream"
 
 

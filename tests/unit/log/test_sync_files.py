@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,3 +52,43 @@ def test_a_failure_names_its_file(tmp_path):
     with pytest.raises(OSError, match="closed") as caught:
         fs.sync_files([sound, closed])
     assert caught.value.errno == errno.EBADF
+
+
+@native
+def test_callers_on_several_threads_get_the_results_of_their_own_files(tmp_path):
+    """Their files wait in one queue for the same threads."""
+    sync = files._sync_descriptors
+    assert sync is not None
+    sound = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(30)]
+
+    def call(number: int) -> bool:
+        rng = random.Random(number)
+        for _ in range(30):
+            asked = [rng.choice([*sound, -1]) for _ in range(rng.randrange(40))]
+            if sync(asked) != [errno.EBADF if each < 0 else 0 for each in asked]:
+                return False
+        return True
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(call, range(8)))
+    finally:
+        for descriptor in sound:
+            os.close(descriptor)
+
+
+@native
+def test_a_forked_process_syncs_with_threads_of_its_own(tmp_path):
+    code = f"""
+import os
+import random
+from headrace_core.log._sync import sync_descriptors
+files = [os.open({str(tmp_path)!r} + f"/{{number}}", os.O_RDWR | os.O_CREAT) for number in range(4)]
+assert sync_descriptors(files) == [0] * 4
+child = os.fork()
+if not child:
+    os._exit(10 if sync_descriptors(files) == [0] * 4 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 10
+assert sync_descriptors(files) == [0] * 4
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

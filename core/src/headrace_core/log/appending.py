@@ -116,6 +116,18 @@ class Write:
     remembered: list[Remembered] = field(default_factory=list)
 
 
+def timestamp_limits(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """The earliest and the latest timestamp in ms that the topic accepts now."""
+    if config.timestamp_type is not TimestampType.CREATE_TIME:
+        return -LONG_MAX - 1, LONG_MAX  # LogAppendTime replaces all timestamps
+    earliest_ms, latest_ms = TIMESTAMP_MS_MIN, LONG_MAX
+    if config.timestamp_before_max_ms < LONG_MAX:
+        earliest_ms = max(now_ms - config.timestamp_before_max_ms, TIMESTAMP_MS_MIN)
+    if config.timestamp_after_max_ms < LONG_MAX - now_ms:
+        latest_ms = now_ms + config.timestamp_after_max_ms
+    return earliest_ms, latest_ms
+
+
 def validate(
     data: Buffer,
     config: LogConfig,
@@ -133,13 +145,7 @@ def validate(
     ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
     InvalidTimestampError, UnsupportedVersionError.
     """
-    earliest_ms, latest_ms = -LONG_MAX - 1, LONG_MAX  # LogAppendTime replaces all timestamps
-    if config.timestamp_type is TimestampType.CREATE_TIME:
-        earliest_ms = TIMESTAMP_MS_MIN
-        if config.timestamp_before_max_ms < LONG_MAX:
-            earliest_ms = max(now_ms - config.timestamp_before_max_ms, TIMESTAMP_MS_MIN)
-        if config.timestamp_after_max_ms < LONG_MAX - now_ms:
-            latest_ms = now_ms + config.timestamp_after_max_ms
+    earliest_ms, latest_ms = timestamp_limits(config, now_ms)
     try:
         headers = validate_batches(
             data,

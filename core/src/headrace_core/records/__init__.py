@@ -65,6 +65,7 @@ BatchBuilder = _backend.BatchBuilder
 Record = _backend.Record
 RecordIterator = _backend.RecordIterator
 check_batch = _backend.check_batch
+check_plain_batch = _backend.check_plain_batch
 check_slice = _backend.check_slice
 decode_batch = _backend.decode_batch
 encode_batch = _backend.encode_batch
@@ -100,6 +101,7 @@ __all__ = [
     "SchemaIds",
     "check_batch",
     "check_batch_count",
+    "check_plain_batch",
     "check_slice",
     "decode_batch",
     "encode_batch",

@@ -18,3 +18,6 @@ def validate_batches(
     timestamp_ms_max: int = ...,
     schemas: SchemaIds | None = None,
 ) -> list[BatchHeader]: ...
+def check_plain_batch(
+    data: Buffer, size_max: int, require_keys: bool, timestamp_ms_min: int, timestamp_ms_max: int
+) -> BatchHeader | None: ...

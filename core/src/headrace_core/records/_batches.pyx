@@ -55,6 +55,8 @@ cdef enum:
 cdef object _new_tuple = tuple.__new__
 cdef Py_ssize_t _ids_max = SCHEMA_IDS_MAX
 cdef Py_ssize_t _places_max = SCHEMA_PLACES_MAX
+cdef int _records_max = INT_MAX if DEFAULT_LIMITS.max_records > INT_MAX else DEFAULT_LIMITS.max_records
+cdef int _headers_max = INT_MAX if DEFAULT_LIMITS.max_headers > INT_MAX else DEFAULT_LIMITS.max_headers
 
 
 cdef int clamped(object value) except? -1:
@@ -368,3 +370,30 @@ def validate_batches(
     if not headers:
         raise InvalidRecordError("not a record batch: the data is empty")
     return headers
+
+
+def check_plain_batch(data, Py_ssize_t size_max, bint require_keys, long long timestamp_ms_min, long long timestamp_ms_max):
+    cdef Py_buffer view
+    cdef BatchFields batch
+    cdef Walk walk
+    cdef Demands demands = Demands(require_keys, timestamp_ms_min, timestamp_ms_max)
+    cdef bytes_t p
+    cdef long long latest = 0
+    cdef bint is_sound = False
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <bytes_t>view.buf
+        if (
+            view.len <= size_max
+            and parse_header(p, view.len, &batch)
+            and batch.size == view.len
+            and not batch.attributes & (COMPRESSION_BITS | TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG)
+            and batch.record_count == <long long>batch.last_offset_delta + 1
+            and (batch.producer_id < 0 or (batch.base_sequence | batch.producer_epoch) >= 0)
+            and batch.crc == <unsigned int>crc32c(PyMemoryView_FromMemory(<char*>p + CRC_FROM, view.len - CRC_FROM, PyBUF_READ))
+            and begin_walk(&walk, &batch, p + HEADER_SIZE, view.len - HEADER_SIZE, _records_max, _headers_max) == SOUND
+        ):
+            is_sound = _walk_all(&walk, &demands, &latest) == SOUND and latest == batch.max_timestamp
+    finally:
+        PyBuffer_Release(&view)
+    return header_of(&batch) if is_sound else None

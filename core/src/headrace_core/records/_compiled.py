@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._batches import check_batch, check_slice, read_header, split_batches, validate_batches
+from ._batches import check_batch, check_plain_batch, check_slice, read_header, split_batches, validate_batches
 from ._native import BatchBuilder, encode_batch, record_bytes_max
 from ._reader import Record, RecordIterator, decode_batch, without_aborted
 
@@ -11,6 +11,7 @@ __all__ = [
     "Record",
     "RecordIterator",
     "check_batch",
+    "check_plain_batch",
     "check_slice",
     "decode_batch",
     "encode_batch",

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import (
     CorruptMessageError,
+    HeadraceError,
     IllegalStateError,
     InvalidArgumentError,
     InvalidRecordError,
@@ -31,6 +32,7 @@ from .batches import split_batches as split_batches
 from .compression import decompress
 from .types import (
     ABORT,
+    COMPRESSION_MASK,
     DEFAULT_LIMITS,
     HEADER_BYTES,
     NO_SCHEMA,
@@ -454,6 +456,28 @@ def validate_batches(
     if not headers:
         raise InvalidRecordError("not a record batch: the data is empty")
     return headers
+
+
+def check_plain_batch(
+    data: Buffer, size_max: int, require_keys: bool, timestamp_ms_min: int, timestamp_ms_max: int
+) -> BatchHeader | None:
+    """The header of a producer's only batch, if it has at most ``size_max`` bytes, is neither compressed nor
+    transactional, and ``validate_batches`` accepts it with its max timestamp. None: it is not plain, or not sound;
+    ``validate_batches`` says what is wrong."""
+    if len(data) > size_max:
+        return None
+    try:
+        given = read_header(data)
+        (header,) = validate_batches(
+            data,
+            allow_producer_id=True,
+            require_keys=require_keys,
+            timestamp_ms_min=timestamp_ms_min,
+            timestamp_ms_max=timestamp_ms_max,
+        )
+    except (HeadraceError, ValueError):  # ValueError: several batches
+        return None
+    return given if given == header and not given.attributes & COMPRESSION_MASK else None
 
 
 def _schemas_of(body: Buffer, header: BatchHeader, limits: DecodeLimits, wanted: SchemaIds) -> BatchSchemas:

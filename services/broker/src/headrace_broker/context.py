@@ -52,6 +52,7 @@ class BrokerMetrics:
         "fetch_requests",
         "internal_times",
         "isr_failures",
+        "kafka_times",
         "metrics",
         "produce_bytes",
         "produce_errors",
@@ -72,6 +73,7 @@ class BrokerMetrics:
         self.isr_failures: Counter = metrics.counter("isr-updates-failed")
         #: Times and errors of the requests in streams: of clients, and of coordinators on the internal listener.
         self.client_times, self.internal_times = CallTimes(CLIENT), CallTimes(INTERNAL)
+        self.kafka_times = CallTimes("kafka")  #: Times and errors of all requests of Kafka's clients.
 
 
 class OpenStream(Protocol):

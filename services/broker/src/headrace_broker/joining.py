@@ -19,26 +19,22 @@ from dataclasses import dataclass, field
 
 from headrace_core.errors import HeadraceError
 from headrace_core.log import AppendInfo
-from headrace_core.log.appending import AppendOutcome, Outcomes
+from headrace_core.log.appending import AppendOutcome, Outcomes, timestamp_limits
 from headrace_core.log.files import Buffer
 from headrace_core.metadata.shards import INTERNAL_TOPICS
-from headrace_core.records import BatchHeader
-from headrace_core.records.types import COMPRESSION_MASK
+from headrace_core.records import BatchHeader, check_plain_batch
 from headrace_core.types import TopicPartition
 
 from .context import BrokerContext
 from .flow import StreamFlow
 from .handlers.produce import KEPT_BYTES, late_error
 from .leader_replica import LeaderAppend, LeaderReplica
-from .partition import accept
 from .partition.leader import Waiting
 
 logger = logging.getLogger(__name__)
 
 #: Most bytes and batches of a joined append. A turn of the log's writer with more bytes leaves the event loop.
 JOINED_BYTES_MAX, JOINED_MAX = 48 * 1024, 500
-#: Position of the low byte of the attributes in a batch.
-_ATTRIBUTES = 22
 _REQUEST = "Produce"
 
 #: Callback for one batch: its base offset and the log's start, or the error.
@@ -53,6 +49,8 @@ class JoinedAppend(LeaderAppend):
     replica: LeaderReplica
     timeout_ms: int
     started_s: float
+    #: What ``check_plain_batch`` needs of the topic's settings.
+    rules: tuple[int, bool, int, int]
     joined: bool = True
     checked: list[BatchHeader] = field(default_factory=list)
     parts: list[Buffer] = field(default_factory=list)
@@ -119,7 +117,7 @@ class Joiner:
         without a call of ``joining``, if the batch must go the way of all appends, where it may be refused."""
         broker = self._broker
         replica = broker.partitions.led.get(partition)
-        if replica is None or broker.partitions.refusal is not None or records[_ATTRIBUTES] & COMPRESSION_MASK:
+        if replica is None or broker.partitions.refusal is not None:
             return False
         append = replica.joined
         if (
@@ -136,12 +134,11 @@ class Joiner:
                 return False
         if topic_id and topic_id != replica.leader.topic_id:
             return False
-        try:
-            data, headers = accept(records, replica.log.config, replica.partition, append.now_ms)
-        except HeadraceError:
+        header = check_plain_batch(records, *append.rules)
+        if header is None:
             return False
-        append.checked.append(headers[0])
-        append.parts.append(data)
+        append.checked.append(header)
+        append.parts.append(records)
         append.joinings.append(joining)
         append.size += size
         return True
@@ -161,17 +158,22 @@ class Joiner:
                 leader.check_enough_in_sync()
         except HeadraceError:
             return None
-        now_s = time.perf_counter()
+        now_s, now_ms, config = time.perf_counter(), broker.clock.now_ms(), replica.log.config
         append = replica.joined = JoinedAppend(
             data=b"",
             leader_epoch=leader.leader_epoch,
-            now_ms=broker.clock.now_ms(),
+            now_ms=now_ms,
             answer=_nobody,
             committed=committed,
             joiner=self,
             replica=replica,
             timeout_ms=timeout_ms,
             started_s=now_s,
+            rules=(
+                min(config.message_bytes_max, config.segment_bytes),
+                config.cleanup_compact,
+                *timestamp_limits(config, now_ms),
+            ),
         )
         append.answer = lambda outcome: self._done(append, outcome)
         append.written = lambda waiting: self._written(append, waiting)
@@ -256,7 +258,7 @@ class Joiner:
         """Count answers in the metrics."""
         now_s = time.perf_counter()
         self._broker.flow.turns.noted_s = now_s
-        self._broker.metrics.client_times.answered(
+        self._broker.metrics.kafka_times.answered(
             _REQUEST, append.started_s, append.local_s or now_s, now_s, count=count
         )
 
@@ -266,7 +268,7 @@ class Joiner:
             return
         metrics = self._broker.metrics
         metrics.produce_errors.value += 1
-        metrics.client_times.failed(_REQUEST, outcome.code)
+        metrics.kafka_times.failed(_REQUEST, outcome.code)
         _tell(joining, -1, -1, self._broker.partitions.for_clients(replica.partition, outcome))
 
 

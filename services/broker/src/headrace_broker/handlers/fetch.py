@@ -47,6 +47,7 @@ from headrace_core.errors import (
 from headrace_core.item_errors import error_to_proto
 from headrace_core.log import ReadResult
 from headrace_core.metadata.shards import SHARD_TOPICS
+from headrace_core.metrics.calls import CallTimes
 from headrace_core.quotas import CONSUMER_BYTE_RATE, ClientLimits, throttle_ms
 from headrace_core.quotas.callers import limits_of
 from headrace_core.rpc.memory import give_memory_back
@@ -220,14 +221,16 @@ class FetchStream(StreamHandler[Any]):
         *,
         only_shards: bool = False,
         response: Callable[..., Any] = fetch_pb2.FetchResponse,
+        times: CallTimes | None = None,
     ) -> None:
         """``limits``: the quotas of the stream's client; None: no quotas. ``only_shards``: only the topics of the
-        coordinators may be read. ``response``: the class of the answers."""
+        coordinators may be read. ``response``: the class of the answers. ``times``: those of the client's listener, if
+        it is not the gRPC listener of clients."""
         self._broker = broker
         self._response = response
         self._only_shards = only_shards
         self._flow = StreamFlow(broker.flow, limits, lambda: None, self._pump)
-        self._times = broker.metrics.client_times.of("Fetch")
+        self._times = times or broker.metrics.client_times
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
@@ -520,7 +523,7 @@ class FetchStream(StreamHandler[Any]):
             self._describe_others(response)
         self._current = None
         now_s, flow, limits = time.perf_counter(), self._broker.flow, self._flow.limits
-        self._times.observe(now_s - self._started_s)
+        self._times.of("Fetch").observe(now_s - self._started_s)
         self._broker.metrics.fetch_bytes.value += size
         self._is_bulk = size >= BULK_BYTES
         if not self._is_bulk:
@@ -713,7 +716,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _failure(self, partition: TopicPartition, position: int, error: HeadraceError) -> Any:
         self._broker.metrics.fetch_errors.value += 1
-        self._broker.metrics.client_times.failed("Fetch", error.code)
+        self._times.failed("Fetch", error.code)
         error = self._broker.partitions.for_clients(partition, error)
         hint = self._broker.partitions.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1

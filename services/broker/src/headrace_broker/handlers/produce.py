@@ -35,6 +35,7 @@ from headrace_core.item_errors import error_to_proto
 from headrace_core.log import AppendInfo
 from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
+from headrace_core.metrics.calls import CallTimes
 from headrace_core.quotas import PRODUCER_BYTE_RATE, ClientLimits, throttle_ms
 from headrace_core.quotas.callers import limits_of
 from headrace_core.records import check_batch_count
@@ -248,13 +249,16 @@ class ProduceStream(StreamHandler[Any]):
         writers: Writers = Writers.CLIENTS,
         *,
         limits: ClientLimits | None = None,
+        times: CallTimes | None = None,
     ) -> None:
+        """``times``: those of the client's listener, if it is not the gRPC listener of clients."""
         self._access = current_access()
         self._flow = StreamFlow(broker.flow, limits, stream.pause, stream.resume, broker.limits.stream_bytes_max)
         self._broker = broker
         self._writers = writers
         self._stream = stream
-        self._times = broker.metrics.client_times if writers is Writers.CLIENTS else broker.metrics.internal_times
+        metrics = broker.metrics
+        self._times = times or (metrics.client_times if writers is Writers.CLIENTS else metrics.internal_times)
         self._in_flight: set[_Request] = set()
         self._unhandled: deque[Any] = deque()  # the requests of the last message that are not wholly handled
         self._request: _Request | None = None  # the first one of them, after the broker began to handle it

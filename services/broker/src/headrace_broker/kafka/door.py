@@ -58,7 +58,8 @@ class KafkaDoor:
             open_fetch=lambda client: FetchWay(broker, client, access_of(client, authorization, "Fetch")),
             has_traces=broker.traces is not None,
         )
-        self.connections = Connections(settings, self._cluster, self._upstream, HANDLERS, FAST, broker.quotas)
+        times = broker.metrics.kafka_times
+        self.connections = Connections(settings, self._cluster, self._upstream, HANDLERS, FAST, broker.quotas, times)
         self.connections.audit = security.audit
         self.connections.join = Joiner(broker).add
         self._broker = broker
@@ -66,7 +67,7 @@ class KafkaDoor:
         self._security = listener_security(config, settings, self._offer)
         self._bound: list[tuple[ListenerAddress, socket.socket]] = []
         self._servers: list[asyncio.Server] = []
-        exporter.add_calls(self.connections.calls)
+        exporter.add_calls(times)
         exporter.add(KafkaCollector(self.connections).collect)
 
     def _offer(self, listener: str, values: Mapping[str, Any]) -> Mechanisms:

@@ -87,7 +87,7 @@ class _Way:
         context = contextvars.copy_context()
         context.run(set_caller, client.caller)
         context.run(set_access, access)
-        self.handler: Any = context.run(make, broker, self.stream, limits=limits)
+        self.handler: Any = context.run(make, broker, self.stream, limits=limits, times=broker.metrics.kafka_times)
         broker.streams.add(self.stream)
         broker.client_streams += 1
 
