@@ -7,8 +7,14 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.group.commits import Commits, Who
+import pytest
+
+from headrace import GroupMetadata
+from headrace.group.commits import _IN_FLIGHT, Commits, GroupOffsets, Who
 from headrace.models import OffsetAndMetadata
+from headrace.producer.sequences import Identity
+from headrace.producer.transactional import Transactions
+from headrace_core.errors import RequestTimedOutError, TransactionAbortableError
 from headrace_core.rpc.limits import limit_of
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
@@ -95,6 +101,91 @@ def test_a_commit_of_several_requests_is_whole_before_a_later_one_begins() -> No
         assert sent_before == [2], "the transaction waited for both requests of the earlier commit"
         assert [len(asked.offsets) for asked in coordinators.asked] == [PAGE, 1, 1]
         assert [asked.sequence for asked in coordinators.asked] == [1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def open_transaction(engine: Any, coordinators: Coordinators, max_block_ms: int = 60_000) -> Transactions:
+    nothing: Any = lambda *_: None  # noqa: E731
+    config = {"transactional.id": "pay", "transaction.timeout.ms": 60_000, "max.block.ms": max_block_ms}
+    made = Transactions(engine, config, hold=nothing, flush=nothing, drop=nothing, renewed=nothing, traceparent=nothing)
+    made._group_coordinators = coordinators  # type: ignore[assignment]
+    made.producer.initialized(Identity(4_001, 0), None)
+    made.producer.begin()
+    return made
+
+
+@pytest.mark.parametrize("who", [Who("m", 5), Who()], ids=["member", "no member"])
+@pytest.mark.parametrize("names", ["the member", "the group"])
+def test_offsets_in_a_transaction_follow_the_commits_of_the_same_consumer(who: Who, names: str) -> None:
+    """A commit that waits for an earlier one takes its number when its turn comes. So by its number it would be later
+    than the transaction's offsets, and set them back."""
+
+    async def scenario() -> None:
+        coordinators = Coordinators()
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: time.monotonic() + 60.0)
+        commits = Commits(engine, coordinators, "payments", lambda: who)  # type: ignore[arg-type]
+        in_flight = asyncio.create_task(commits.commit(OFFSETS))
+        waiting = asyncio.create_task(commits.commit(OFFSETS))
+        group = (
+            GroupMetadata("payments", who.epoch, who.member_id) if names == "the member" else GroupMetadata("payments")
+        )
+        transaction = open_transaction(engine, coordinators)
+        sending = asyncio.create_task(transaction.send_offsets(GroupOffsets(group, OFFSETS)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [asked.DESCRIPTOR.name for asked in coordinators.asked] == ["CommitOffsetsRequest"]
+        coordinators.may_answer.set()
+        await asyncio.gather(in_flight, waiting, sending)
+        asked = [asked.DESCRIPTOR.name for asked in coordinators.asked]
+        assert asked == ["CommitOffsetsRequest", "CommitOffsetsRequest", "CommitTransactionOffsetsRequest"]
+        assert not _IN_FLIGHT
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("group", [GroupMetadata("payments", 5, "n"), GroupMetadata("orders")], ids=["member", "group"])
+def test_offsets_in_a_transaction_do_not_wait_for_the_commits_of_others(group: GroupMetadata) -> None:
+    async def scenario() -> None:
+        busy, coordinators = Coordinators(), Coordinators()
+        coordinators.may_answer.set()
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: time.monotonic() + 60.0)
+        commits = Commits(engine, busy, "payments", lambda: Who("m", 5))  # type: ignore[arg-type]
+        other = asyncio.create_task(commits.commit(OFFSETS))
+        await asyncio.sleep(0)
+        await open_transaction(engine, coordinators).send_offsets(GroupOffsets(group, OFFSETS))
+        assert not other.done()
+        other.cancel()
+        await asyncio.wait({other})
+        assert not _IN_FLIGHT
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_without_an_answer_holds_a_transactions_offsets_up_for_max_block_ms() -> None:
+    async def scenario() -> None:
+        silent, coordinators = Coordinators(), Coordinators()
+        coordinators.may_answer.set()
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: time.monotonic() + 60.0)
+        commits = Commits(engine, silent, "payments", lambda: Who("m", 5))  # type: ignore[arg-type]
+        commit = asyncio.create_task(commits.commit(OFFSETS))
+        await asyncio.sleep(0)
+        transaction = open_transaction(engine, coordinators, max_block_ms=1)
+        transaction._engine.io = SimpleNamespace(loop=asyncio.get_running_loop())  # type: ignore[misc]
+        group = GroupMetadata("payments", 5, "m")
+        for sent in (
+            GroupOffsets(group, OFFSETS),
+            GroupOffsets(group, OFFSETS, end_auto_commits=commits.none_in_flight),
+        ):
+            with pytest.raises(
+                TransactionAbortableError, match=r"max\.block\.ms waiting for an earlier commit"
+            ) as raised:
+                await transaction.send_offsets(sent)
+            assert isinstance(raised.value.__cause__, RequestTimedOutError)
+            assert not coordinators.asked
+            transaction = open_transaction(engine, coordinators, max_block_ms=1)
+        commit.cancel()
+        await asyncio.wait({commit})
 
     asyncio.run(scenario())
 

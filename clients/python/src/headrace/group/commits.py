@@ -4,11 +4,12 @@ thread."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, RequestTimedOutError, UnknownTopicOrPartitionError, from_number
@@ -34,6 +35,8 @@ class Who(NamedTuple):
 NO_MEMBER = Who()
 #: The commits of this process's members, by member id.
 _OF_MEMBERS: weakref.WeakValueDictionary[str, Commits] = weakref.WeakValueDictionary()
+#: (group id, member id, commits) of each commit of this process that is in flight, or waits for an earlier one.
+_IN_FLIGHT: list[tuple[str, str, Commits]] = []
 
 
 def next_number(member_id: str) -> int:
@@ -42,6 +45,15 @@ def next_number(member_id: str) -> int:
     set back what the transaction has committed meanwhile; by the number, the coordinator refuses it."""
     commits = _OF_MEMBERS.get(member_id)
     return 0 if commits is None else next(commits.numbers)
+
+
+async def none_in_flight(group: GroupMetadata) -> None:
+    """Wait until this process has no commit of the member in flight; without a member id, none of the group. A commit
+    that waits for an earlier one has no number yet, so the coordinator could not tell that it was asked for before the
+    transaction's offsets."""
+    for group_id, member_id, commits in tuple(_IN_FLIGHT):
+        if group_id == group.group_id and group.member_id in ("", member_id):
+            await commits.none_in_flight()
 
 
 class GroupOffsets(NamedTuple):
@@ -107,17 +119,27 @@ class Commits:
         deadline = self._engine.deadline(timeout_s)
         by_member = self._by_member(offsets)
         what = f"committing to {self._group_id!r}"
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
-                await self._turn.acquire()
-        except TimeoutError:
-            raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
-        try:
+        async with self._in_turn(by_member[0][0].member_id, deadline, what):
             for who, theirs in by_member:
                 for page in pages(list(theirs.items()), limit_of("Groups/CommitOffsets", "offsets")):
                     await self._commit(dict(page), who, deadline, what, final, traceparent)
+
+    @contextlib.asynccontextmanager
+    async def _in_turn(self, member_id: str, deadline: float, what: str) -> AsyncIterator[None]:
+        in_flight = self._group_id, member_id, self
+        _IN_FLIGHT.append(in_flight)
+        try:
+            try:
+                async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
+                    await self._turn.acquire()
+            except TimeoutError:
+                raise RequestTimedOutError(f"{what}: timed out waiting for an earlier commit") from None
+            try:
+                yield
+            finally:
+                self._turn.release()
         finally:
-            self._turn.release()
+            _IN_FLIGHT.remove(in_flight)
 
     def _by_member(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -33,7 +33,7 @@ from headrace_protos.v1 import transactions_pb2
 from ..engine.client import Engine
 from ..engine.coordinators import ATTEMPT_TIMEOUT_S, GROUP_OFFSETS, TRANSACTIONS, Coordinators, raise_first
 from ..engine.transactions import complete_transaction, token_of
-from ..group.commits import GroupOffsets, next_number
+from ..group.commits import GroupOffsets, next_number, none_in_flight
 from ..models import OffsetAndMetadata, TransactionToken
 from .sequences import Identity, PartitionSequences
 from .transaction_state import Call, ProducerTransaction, State
@@ -150,8 +150,7 @@ class Transactions:
             try:
                 if sent.refusal is not None:
                     raise sent.refusal
-                if sent.end_auto_commits is not None:
-                    await sent.end_auto_commits()
+                await self._end_commits(sent)
                 most = limit_of("Transactions/CommitTransactionOffsets", "offsets")
                 for page in pages(list(sent.offsets.items()), most) if sent.offsets else ():
                     await self._send_offsets(sent, page)
@@ -162,6 +161,19 @@ class Transactions:
             except BaseException:
                 self.record_failed(RequestTimedOutError("send_offsets() was interrupted"))
                 raise
+
+    async def _end_commits(self, sent: GroupOffsets) -> None:
+        """Wait for the consumer's commits in flight: one that arrived after the transaction's offsets would set the
+        committed offsets back."""
+        try:
+            async with asyncio.timeout(self._max_block_s):
+                await (none_in_flight(sent.group) if sent.end_auto_commits is None else sent.end_auto_commits())
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"transactional id {self.transactional_id!r}: send_offsets() of group {sent.group.group_id!r}: timed "
+                "out after max.block.ms waiting for an earlier commit of the consumer; check the coordinators with "
+                "`headrace doctor`"
+            ) from None
 
     async def _send_offsets(self, sent: GroupOffsets, page: Sequence[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
         group = sent.group
