@@ -40,6 +40,7 @@ class Client:
         "hang_up",
         "hold",
         "host",
+        "joined_in",
         "listener",
         "mute",
         "on_authenticated",
@@ -65,6 +66,7 @@ class Client:
         self.listener = listener
         self.principal = principal
         self.token_id: str | None = None
+        self.joined_in = -1  #: A mark of ``Connections.join``.
         self.protocol = protocol
         #: The SASL state of the connection; None on listeners without SASL.
         self.authentication: Authentication | None = None

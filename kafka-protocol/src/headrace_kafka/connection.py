@@ -716,6 +716,7 @@ class Connection(asyncio.Protocol):
             (name, index),
             records,
             functools.partial(self._appended, request, plain),
+            client,
             topic_id=topic_id,
             committed=committed,
             timeout_ms=min(timeout_ms, TIMEOUT_MS_MAX),

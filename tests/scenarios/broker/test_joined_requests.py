@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.joining import Joiner
+from headrace_broker.kafka import joining
+from headrace_broker.kafka.joining import Joiner
 from headrace_core.errors import (
     HeadraceError,
     NotLeaderOrFollowerError,
@@ -18,6 +19,7 @@ from headrace_core.errors import (
 from headrace_core.records import Compression, encode_batch, split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
+from headrace_kafka.client import Client
 from tests.worlds.log_world import idempotent
 from tests.worlds.replication_world import ReplicationWorld
 from tests.worlds.solo_broker import SoloBroker, batch, produce
@@ -33,6 +35,7 @@ class Door:
     def __init__(self, broker: SoloBroker) -> None:
         self.broker = broker
         self.joiner = Joiner(broker.context)
+        self.client = Client(host="10.0.0.1", listener="kafka")
         self.answers: list[tuple[str, int | HeadraceError]] = []
 
     def send(
@@ -49,6 +52,7 @@ class Door:
             partition,
             records,
             lambda offset, _, error: self.answers.append((name, offset if error is None else error)),
+            self.client,
             topic_id=topic_id,
             committed=committed,
             timeout_ms=timeout_ms,
@@ -237,8 +241,62 @@ async def test_an_answer_that_fails_costs_the_others_nothing(caplog: pytest.LogC
         def fail(*_: object) -> None:
             raise ValueError("a client's fault")
 
-        assert door.joiner.add(ORDERS, batch(b"1"), fail, committed=True, timeout_ms=1_000, size=100)
+        assert door.joiner.add(ORDERS, batch(b"1"), fail, door.client, committed=True, timeout_ms=1_000, size=100)
         assert door.send("b", batch(b"2"))
         assert await door.answered(1) == [("b", 1)]
         assert "a client's fault" in caplog.text
         door.check_free()
+
+
+@in_loop
+async def test_under_load_the_batches_of_several_passes_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until each client of the last window has a request in progress, or the timer is over."""
+    monkeypatch.setattr(joining, "BUSY", 4)
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        door = Door(broker)
+        clients = [Client(host="10.0.0.1", listener="kafka") for _ in range(4)]
+
+        async def window() -> None:
+            """All clients send, each in a pass of its own."""
+            for client in clients:
+                door.client = client
+                assert door.send("x", batch(b"x"))
+                await asyncio.sleep(0)
+            await until(lambda: not door.joiner._load.in_progress)
+
+        await window()
+        before = appends_of(broker)
+        assert before > 1, "nobody is known yet"
+        door.joiner._load.began_s -= joining.WINDOW_S
+        await window()
+        assert appends_of(broker) == before + 1
+        assert not door.joiner._timer
+
+        door.client = clients[0]
+        assert door.send("alone", batch(b"y"))
+        assert door.joiner._timer is not None
+        assert (await door.answered(9))[-1] == ("alone", 8), "the timer ends the wait"
+
+        assert door.send("overtaken", batch(b"z"))
+        handler, stream = broker.producer()
+        handler.on_request(produce(1, "orders", batch(b"other")))
+        assert [each.results[0].base_offset for each in await stream.wait_sent(1)] == [10]
+        assert door.answers[-1] == ("overtaken", 9)
+        handler.on_closed()
+        door.check_free()
+
+
+@in_loop
+async def test_a_pause_ends_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "BUSY", 1)
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        door = Door(broker)
+        for count in (1, 2):
+            assert door.send("x", batch(b"x"))
+            await door.answered(count)
+            door.joiner._load.began_s -= 2 * joining.WINDOW_S
+        assert door.send("after a pause", batch(b"x"))
+        assert door.joiner._timer is None
+        await door.answered(3)

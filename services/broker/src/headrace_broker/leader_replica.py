@@ -138,7 +138,7 @@ class LeaderReplica:
         self._schemas = schemas
         self._on_damage = on_damage
         self.traffic = traffic
-        #: The ``joining.JoinedAppend`` that takes further batches of this pass of the event loop.
+        #: The ``kafka.joining.JoinedAppend`` that takes further batches.
         self.joined: Any = None
         self._unchecked: deque[LeaderAppend] = deque()
         #: Transactional appends that wait for their coordinator; None before the first transactional append.

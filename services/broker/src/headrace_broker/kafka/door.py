@@ -28,8 +28,8 @@ from headrace_kafka.tls import TlsTransport
 from headrace_kafka.upstream import Upstream
 
 from ..context import BrokerContext
-from ..joining import Joiner
 from .calls import OwnServices, access_of
+from .joining import Joiner
 from .streams import FetchWay, ProduceWay
 
 DRAIN_S = 1.0  #: Seconds that a stopping broker has to answer its Kafka clients' requests in progress.

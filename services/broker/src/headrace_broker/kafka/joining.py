@@ -24,21 +24,26 @@ from headrace_core.log.files import Buffer
 from headrace_core.metadata.shards import INTERNAL_TOPICS
 from headrace_core.records import BatchHeader, check_plain_batch
 from headrace_core.types import TopicPartition
+from headrace_kafka.client import Client
 
-from .context import BrokerContext
-from .flow import StreamFlow
-from .handlers.produce import KEPT_BYTES, late_error
-from .leader_replica import LeaderAppend, LeaderReplica
-from .partition.leader import Waiting
+from ..context import BrokerContext
+from ..flow import StreamFlow
+from ..handlers.produce import KEPT_BYTES, late_error
+from ..leader_replica import LeaderAppend, LeaderReplica
+from ..partition.leader import Waiting
 
 logger = logging.getLogger(__name__)
 
 #: Most bytes and batches of a joined append. A turn of the log's writer with more bytes leaves the event loop.
 JOINED_BYTES_MAX, JOINED_MAX = 48 * 1024, 500
+#: Under load, a turn of the log's writer with all clients costs little more than a turn with a few. So while at least
+#: BUSY requests arrived in the last WINDOW_S seconds, the broker submits the batches of a pass when each client of that
+#: time has a request in progress, or after GATHER_S seconds (the timer of uvloop counts whole milliseconds).
+WINDOW_S, BUSY, GATHER_S = 0.1, 600, 0.001
 _REQUEST = "Produce"
 
 #: Callback for one batch: its base offset and the log's start, or the error.
-Joining = Callable[[int, int, HeadraceError | None], None]
+Told = Callable[[int, int, HeadraceError | None], None]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,7 +59,7 @@ class JoinedAppend(LeaderAppend):
     joined: bool = True
     checked: list[BatchHeader] = field(default_factory=list)
     parts: list[Buffer] = field(default_factory=list)
-    joinings: list[Joining] = field(default_factory=list)
+    joinings: list[Told] = field(default_factory=list)
     size: int = 0
     kept: int = 0
     local_s: float = 0.0
@@ -93,6 +98,26 @@ class JoinedAppend(LeaderAppend):
             leader.give_up(waiting, error)
 
 
+class _Load:
+    """How many clients send, and how much: in the present window, and in the last whole one."""
+
+    __slots__ = ("began_s", "clients", "clients_before", "in_progress", "is_busy", "requests", "window")
+
+    def __init__(self) -> None:
+        self.began_s = 0.0
+        self.window = self.requests = self.clients = self.clients_before = 0
+        self.in_progress = 0  #: Batches that are not answered.
+        self.is_busy = False
+
+    def turn(self, now_s: float) -> None:
+        """Begin a window. After a pause, the last one says nothing."""
+        is_next = now_s - self.began_s < 2 * WINDOW_S
+        self.is_busy = is_next and self.requests >= BUSY
+        self.clients_before = self.clients
+        self.began_s, self.requests, self.clients = now_s, 0, 0
+        self.window += 1
+
+
 class Joiner:
     """The joined appends of all partitions of a broker."""
 
@@ -101,12 +126,15 @@ class Joiner:
         #: Unanswered joined appends, among the streams of flow control. While it is held, nothing is joined.
         self._flow = StreamFlow(broker.flow, None, _nothing, _nothing, broker.limits.in_flight_bytes_max)
         self._open: list[JoinedAppend] = []  # of this pass
+        self._timer: asyncio.TimerHandle | None = None
+        self._load = _Load()
 
     def add(
         self,
         partition: TopicPartition,
         records: Buffer,
-        joining: Joining,
+        joining: Told,
+        client: Client,
         *,
         topic_id: bytes = b"",
         committed: bool,
@@ -141,6 +169,16 @@ class Joiner:
         append.parts.append(records)
         append.joinings.append(joining)
         append.size += size
+        load = self._load
+        load.requests += 1
+        load.in_progress += 1
+        if client.joined_in != load.window:
+            client.joined_in = load.window
+            load.clients += 1
+        if self._timer is not None and load.in_progress >= load.clients_before:
+            self._timer.cancel()
+            self._timer = None
+            asyncio.get_running_loop().call_soon(self._submit_all)
         return True
 
     def _begin(self, replica: LeaderReplica, committed: bool, timeout_ms: int) -> JoinedAppend | None:
@@ -178,12 +216,23 @@ class Joiner:
         append.answer = lambda outcome: self._done(append, outcome)
         append.written = lambda waiting: self._written(append, waiting)
         if not self._open:
-            asyncio.get_running_loop().call_soon(self._submit_all)
+            self._begin_pass(now_s)
         self._open.append(append)
         broker.flow.turns.noted_s = now_s
         return append
 
+    def _begin_pass(self, now_s: float) -> None:
+        """Submit after this pass of the event loop or, under load, when no further client is expected."""
+        load, loop = self._load, asyncio.get_running_loop()
+        if now_s - load.began_s >= WINDOW_S:
+            load.turn(now_s)
+        if load.is_busy and load.in_progress < load.clients_before:
+            self._timer = loop.call_later(GATHER_S, self._submit_all)
+        else:
+            loop.call_soon(self._submit_all)
+
     def _submit_all(self) -> None:
+        self._timer = None
         appends, self._open = self._open, []
         for append in appends:
             if append.replica.joined is append:
@@ -255,14 +304,15 @@ class Joiner:
             self._flow.done(append.size, append.kept)
 
     def _count(self, append: JoinedAppend, count: int) -> None:
-        """Count answers in the metrics."""
+        """Count answers."""
         now_s = time.perf_counter()
+        self._load.in_progress -= count
         self._broker.flow.turns.noted_s = now_s
         self._broker.metrics.kafka_times.answered(
             _REQUEST, append.started_s, append.local_s or now_s, now_s, count=count
         )
 
-    def _tell_outcome(self, joining: Joining, outcome: AppendOutcome, replica: LeaderReplica) -> None:
+    def _tell_outcome(self, joining: Told, outcome: AppendOutcome, replica: LeaderReplica) -> None:
         if not isinstance(outcome, HeadraceError):
             _tell(joining, outcome.base_offset, replica.leader.log_start, None)
             return
@@ -272,7 +322,7 @@ class Joiner:
         _tell(joining, -1, -1, self._broker.partitions.for_clients(replica.partition, outcome))
 
 
-def _tell(joining: Joining, offset: int, start: int, error: HeadraceError | None) -> None:
+def _tell(joining: Told, offset: int, start: int, error: HeadraceError | None) -> None:
     try:
         joining(offset, start, error)
     except Exception:
