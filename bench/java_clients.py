@@ -16,12 +16,12 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from kafka_node import SMOKE_WARM_UP_S, WARM_UP_S, KafkaNode, turns
-from measure import WORK, Samples, begin, emit, flags, run_steps
+from kafka_node import SETTINGS, SMOKE_WARM_UP_S, WARM_UP_S, KafkaNode, turns
+from measure import WORK, Samples, begin, cpu_seconds, emit, flags, run_steps
 from report import Bar, finish
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
@@ -34,8 +34,8 @@ RECORD_S = 30  #: Seconds for one record.
 class Side:
     """Kafka or Headrace: the address to which Kafka's clients connect, and the workloads against that address."""
 
-    def __init__(self, name: str, bootstrap: str, tools: KafkaNode, acks: str) -> None:
-        self.name, self.bootstrap, self.tools, self.acks = name, bootstrap, tools, acks
+    def __init__(self, name: str, bootstrap: str, tools: KafkaNode, acks: str, pids: Callable[[], list[int]]) -> None:
+        self.name, self.bootstrap, self.tools, self.acks, self.pids = name, bootstrap, tools, acks, pids
 
     def throughput(self, samples: Samples, number: int, records: int) -> None:
         """Fill a topic under each setting, and read it."""
@@ -43,8 +43,11 @@ class Side:
             with self._topic() as topic:
                 rate = self.tools.producer_perf(topic, records, setting=setting, acks=self.acks)
                 samples.add(f"{self.name}.producer-perf@{setting.name}", rate, "rec/s")
+                before = cpu_seconds(self.pids())
                 found = self.tools.consumer_perf(topic, records)
+                used_s = cpu_seconds(self.pids()) - before
                 samples.add(f"{self.name}.consumer-perf@{setting.name}", found["fetch"], "rec/s")
+                samples.add(f"{self.name}.read-cpu@{setting.name}", used_s / records * 1e6, "us")
 
     def single_records(self, samples: Samples, seconds: float) -> None:
         """200 producers with one record in flight each, then one."""
@@ -54,12 +57,18 @@ class Side:
                 samples.add(f"{self.name}.producers-{producers}", found["requests_per_s"], "req/s")
                 samples.add(f"{self.name}.producers-{producers}.p50", found["latency_ms"]["p50"], "ms")
 
+    def one_flushed(self, samples: Samples, seconds: float) -> None:
+        """Kafka, which forces each record of a single producer to the disk."""
+        with self._topic({"flush.messages": "1"}) as topic:
+            found = self.tools.sync_producers(topic, 1, seconds, acks=self.acks)
+            samples.add(f"{self.name}-flushed.producers-1", found["requests_per_s"], "req/s")
+
     @contextmanager
-    def _topic(self) -> Iterator[str]:
+    def _topic(self, config: Mapping[str, str] | None = None) -> Iterator[str]:
         """A topic of this side, to which the tools connect while the topic exists."""
         before, self.tools.bootstrap = self.tools.bootstrap, self.bootstrap
         try:
-            with self.tools.topic("headrace") as name:
+            with self.tools.topic("headrace", config=config) as name:
                 yield name
         finally:
             self.tools.bootstrap = before
@@ -85,24 +94,35 @@ def above_the_sdk(samples: Samples) -> float | None:
     return None if ours is None or sdk is None else ours - sdk
 
 
-def best_ratio(name: str) -> Callable[[Samples], float | None]:
-    """The best figure of Headrace over Kafka's best figure."""
+def ratio(name: str, peer: str = "kafka") -> Callable[[Samples], float | None]:
+    """The figure of Headrace over that of Kafka with the same setting."""
 
-    def ratio(samples: Samples) -> float | None:
-        ours, theirs = samples.best(f"headrace.{name}"), samples.best(f"kafka.{name}")
-        return None if ours is None or theirs is None else ours.median / theirs.median
+    def found(samples: Samples) -> float | None:
+        ours, theirs = samples.median(f"headrace.{name}"), samples.median(f"{peer}.{name}")
+        return ours / theirs if ours is not None and theirs else None
 
-    return ratio
+    return found
 
 
 def bars(replicas: int) -> tuple[Bar, ...]:
-    """The bars of Kafka's clients, by the best setting of each side."""
+    """The bars of Kafka's clients, with the same setting on both sides."""
     many, produce = f"producers-{PRODUCERS}", 1.0 if replicas == 1 else 1.2
+    each = [
+        Bar(
+            f"{what}, {setting.name}", "Kafka", limit, "x", ratio(f"{name}@{setting.name}"), at_least=name != "read-cpu"
+        )
+        for what, name, limit in (
+            ("produce", "producer-perf", produce),
+            ("read", "consumer-perf", 1.0),
+            ("nodes' processor time of a record read", "read-cpu", 1.0),
+        )
+        for setting in SETTINGS
+    ]
     return (
-        Bar("producer-perf", "Kafka", produce, "x", best_ratio("producer-perf"), peer="kafka.producer-perf"),
-        Bar("consumer-perf", "Kafka", 1.0, "x", best_ratio("consumer-perf"), peer="kafka.consumer-perf"),
-        Bar(f"{PRODUCERS} unbatched producers", "Kafka", 1.2, "x", best_ratio(many), peer=f"kafka.{many}"),
-        Bar("one unbatched producer", "Kafka", 0.5, "x", best_ratio("producers-1"), peer="kafka.producers-1"),
+        *each,
+        Bar(f"{PRODUCERS} unbatched producers", "Kafka", 1.2, "x", ratio(many)),
+        Bar("one unbatched producer", "Kafka", 0.5, "x", ratio("producers-1")),
+        Bar("one unbatched producer", "Kafka, flushed", 1.2, "x", ratio("producers-1", "kafka-flushed")),
         Bar("p50 of one record", "the SDK", P50_ABOVE_MS_MAX, "ms above", above_the_sdk, at_least=False),
     )
 
@@ -124,16 +144,18 @@ def main() -> int:
         KafkaNode(WORK / "kafka-java", nodes=asked.replicas, warm_up_s=warm_up_s) as kafka,
     ):
         kafka.warm()
-        theirs = Side("kafka", kafka.bootstrap, kafka, acks)
-        ours = Side("headrace", cluster.kafka_bootstrap_servers, kafka, acks)
+        theirs = Side("kafka", kafka.bootstrap, kafka, acks, lambda: kafka.pids)
+        ours = Side("headrace", cluster.kafka_bootstrap_servers, kafka, acks, lambda: [n["pid"] for n in cluster.ps()])
         for number in range(asked.rounds):
             emit(round=number + 1, of=asked.rounds)
             steps = [(f"{each.name}.throughput", partial(each.throughput, samples, number, records))
                      for each in (theirs, ours)]  # fmt: skip
             steps += [(f"{each.name}.single-records", partial(each.single_records, samples, seconds))
                       for each in (theirs, ours)]  # fmt: skip
+            flushed = partial(theirs.one_flushed, samples, seconds)
             single = partial(sdk_single_records, samples, cluster.bootstrap_servers, acks, seconds)
-            run_steps(samples, [*steps, ("sdk.single-records", single)], asked.only)
+            steps += [("kafka-flushed.single-records", flushed), ("sdk.single-records", single)]
+            run_steps(samples, steps, asked.only)
     what = f"java-clients-{asked.replicas}"
     return finish(samples, asked, what=what, bars=bars(asked.replicas), extra={"records": records})
 
