@@ -80,6 +80,15 @@ def test_a_host_has_one_form() -> None:
     assert [each.host for each in world.image.security.acls.values()] == ["10.0.0.1"]
 
 
+def test_a_network_is_found_and_removed_as_it_was_written() -> None:
+    """Kafka 4.4 keeps 10.0.0.1/8 as it is (KIP-1276), so its tools list and remove it by this text."""
+    world = ClusterWorld()
+    assert create(world, entry(host="10.0.0.1/8"), entry(host="10.0.0.0/8")) == [None, None]
+    assert [each.host for each in acls.described(world.image, AclFilter(host="10.0.0.1/8"))] == ["10.0.0.0/8"]
+    assert delete(world, AclFilter(host="10.1.2.3")) == [(0, None)], "a filter names an entry, not an address in it"
+    assert delete(world, AclFilter(host="10.0.0.1/8")) == [(1, None)]
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -90,7 +99,7 @@ def test_a_host_has_one_form() -> None:
         ({"resource_name": ""}, "resource name is empty"),
         ({"principal": "alice"}, "write TYPE:NAME"),
         ({"host": "example.org"}, "write an IP address"),
-        ({"host": "10.0.0.1/8"}, "set the bits after the prefix to 0"),
+        ({"host": "10.0.0.0/255.0.0.0"}, "write an IP address, a network such as 10.0.0.0/8"),
         ({"resource_type": int(ResourceType.CLUSTER)}, "only resource of type CLUSTER is kafka-cluster"),
     ],
 )

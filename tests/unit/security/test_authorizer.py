@@ -162,7 +162,13 @@ def test_authorized_operations_are_those_of_the_resource_type() -> None:
     [
         entry(""),
         entry(host="server.example.com"),
-        entry(host="10.0.0.1/8"),
+        entry(host="10.0.0.0/33"),
+        entry(host="10.0.0.0/0.0.0.255"),
+        entry(host="10.0.0.0/"),
+        entry(host="10.1/8"),
+        entry(host="*/8"),
+        entry(host="2001:db8::/129"),
+        entry(host="::ffff:0:0/95"),
         entry(principal="alice"),
         entry("other", resource=ResourceType.CLUSTER),
         entry(operation=Operation.ANY),
@@ -179,6 +185,27 @@ def test_invalid_entries_are_refused(wrong: AclRecord) -> None:
 def test_hosts_are_stored_in_one_form() -> None:
     assert check_entry(entry(host="::ffff:10.0.0.1")).host == "10.0.0.1"
     assert check_entry(entry(host="fe80::1%eth0")).host == "fe80::1"
+    assert check_entry(entry(host="10.0.0.1/8")).host == "10.0.0.0/8"
+    assert check_entry(entry(host="2001:db8::1/32")).host == "2001:db8::/32"
+    assert check_entry(entry(host="fe80::1%eth0/64")).host == "fe80::/64"
+    assert check_entry(entry(host="::ffff:10.0.0.1/104")).host == "10.0.0.0/8"
+
+
+@pytest.mark.parametrize(
+    ("host", "denied", "allowed"),
+    [
+        ("10.0.0.1/8", ["10.0.0.0", "10.255.255.255", "::ffff:10.9.9.9"], ["11.0.0.0", "2001:db8::1"]),
+        ("10.0.0.1/32", ["10.0.0.1"], ["10.0.0.0"]),
+        ("0.0.0.0/0", ["10.0.0.1", "255.255.255.255"], ["::1"]),
+        ("::/0", ["::1", "2001:db8::1"], ["10.0.0.1"]),
+        ("2001:db8::1/32", ["2001:db8::", "2001:db8:ffff::1"], ["2001:db9::1"]),
+        ("::ffff:10.0.0.0/104", ["10.0.0.1", "::ffff:10.0.0.1"], ["11.0.0.1"]),
+    ],
+)
+def test_a_network_denies_its_addresses_only(host: str, denied: list[str], allowed: list[str]) -> None:
+    authorizer = Authorizer([entry(), check_entry(entry(permission=Permission.DENY, host=host))])
+    assert not any(authorizer.allows(caller(host=each), Operation.READ, TOPIC, "orders") for each in denied)
+    assert all(authorizer.allows(caller(host=each), Operation.READ, TOPIC, "orders") for each in allowed)
 
 
 def test_the_zone_of_a_link_local_address_evades_no_denial() -> None:

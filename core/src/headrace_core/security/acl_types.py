@@ -130,13 +130,24 @@ def parse_host(host: str) -> Address | Network | None:
         return None
     try:
         if "/" in host:
-            return ipaddress.ip_network(host)
+            return _parse_network(host)
         return plain_address(host)
-    except ValueError as error:
-        hint = " (set the bits after the prefix to 0)" if "host bits" in str(error) else ""
+    except ValueError:
         raise InvalidRequestError(
-            f"host {host[:HOST_CHARS_MAX]!r}: write an IP address, a network such as 10.0.0.0/8{hint}, or * for all"
+            f"host {host[:HOST_CHARS_MAX]!r}: write an IP address, a network such as 10.0.0.0/8, or * for all"
         ) from None
+
+
+def _parse_network(text: str) -> Network:
+    """Parse a network by the rules of KIP-1276: after the slash is a length, not a mask, and 10.0.0.1/8 means
+    10.0.0.0/8. As for addresses, a zone is lost, and an IPv4 network in IPv6 form becomes the IPv4 network, because
+    clients' addresses do too. Raises ValueError."""
+    address, _, length = text.partition("/")
+    if not (length.isascii() and length.isdigit()):
+        raise ValueError(text)
+    parsed = plain_address(address)
+    is_mapped = parsed.version == 4 and ":" in address
+    return ipaddress.ip_network((parsed, int(length) - 96 * is_mapped), strict=False)
 
 
 def plain_address(text: str) -> Address:
