@@ -641,9 +641,9 @@ class Fetcher:
 
     def _found(self, partition: Partition, offset: int) -> None:
         partition.fetch_at = offset
-        if partition.position is None:
+        if partition.position is None and partition.found is None:
             partition.found = offset
-        else:  # the position is out of range: an empty slice passes the new position on in order
+        else:  # the position is out of range: an empty slice moves it once the caller has read what came before
             self.inbox.put(Slice(partition, offset, offset))
 
 
