@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = Site(tmp_path_factory.mktemp("pages"), f"127.0.0.1:{port}")
     try:
         made.bash(
-            f"headrace up --data ./cluster --port {port} -d\n"
+            f"headrace up --data ./cluster --port {port} --kafka-port 0 -d\n"
             "headrace topics create orders -p 6\n"
             "seq 20 | sed 's/.*/&:order &/' | headrace produce -t orders -K :\n"
             "headrace consume -q -G billing orders -e"

@@ -21,7 +21,9 @@ def test_the_tutorial_ends_with_a_chart(tmp_path: Path) -> None:
     site = Site(tmp_path, f"127.0.0.1:{port}")
     script = ["trap 'headrace down --data ./tutorial --delete >/dev/null 2>&1 || true' EXIT\n"]
     for block in pages.blocks(PAGE):
-        text = block.text.replace("127.0.0.1:9095", site.address).replace("headrace up ", f"headrace up --port {port} ")
+        text = block.text.replace("127.0.0.1:9095", site.address).replace(
+            "headrace up ", f"headrace up --port {port} --kafka-port 0 "
+        )
         script.append(pages.shell(text if block.language == "sh" else f"python - <<'END'\n{text}END\n", str(block)))
     output = site.bash("".join(script))
     assert "a first record" in output

@@ -45,7 +45,22 @@ class ExaminedCluster:
     def __init__(self, cli: Callable[..., Any], data: Path) -> None:
         self._cli, self.data = cli, data
         self._by_hand: list[subprocess.Popen[bytes]] = []
-        started = cli("up", "--data", data, "--port", "0", "-d", "--brokers", "4", "--timeout", "90", "-o", "json")
+        started = cli(
+            "up",
+            "--data",
+            data,
+            "--port",
+            "0",
+            "--kafka-port",
+            "0",
+            "-d",
+            "--brokers",
+            "4",
+            "--timeout",
+            "90",
+            "-o",
+            "json",
+        )
         self.bootstrap: str = started.json()["bootstrap_servers"].split(",")[0]
 
     def __call__(self, *arguments: str, code: int = 0) -> Any:

@@ -43,7 +43,7 @@ def _open_descriptors(pid: int) -> list[str]:
 
 def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     (port,) = ports.pick(1)
-    up = bare_cli("up", "--data", data, *SMALL[:4], "--port", str(port), "-d", "-o", "json")
+    up = bare_cli("up", "--data", data, *SMALL[:4], "--port", str(port), "--kafka-port", "0", "-d", "-o", "json")
     started = up.json()
     assert started["bootstrap_servers"] == f"127.0.0.1:{port}"
     assert started["already_running"] is False
@@ -90,7 +90,7 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
 
 def test_overrides_of_a_running_cluster(bare_cli: Cli, data: Path) -> None:
     """Wrong keys are refused and change nothing. Correct keys are stored, and the output says when they take effect."""
-    bare_cli("up", "--data", data, *SMALL, "--port", "0", "-d")
+    bare_cli("up", "--data", data, *SMALL, "--port", "0", "--kafka-port", "0", "-d")
     stored = (data / "cluster.json").read_text()
     wrong = bare_cli("up", "--data", data, "-d", "-c", "wrong.key=1", code=1)
     assert "unknown server configuration key 'wrong.key' [INVALID_CONFIG]" in wrong.err
@@ -116,7 +116,7 @@ def test_nodes_keep_none_of_the_callers_descriptors(program: str, bare_cli: Cli,
     with held.open("w") as file:
         os.set_inheritable(file.fileno(), True)
         done = subprocess.run(  # returns only when the pipe is closed, so never if a node keeps the pipe
-            [program, "up", "--data", str(data), *SMALL, "--port", "0", "-d"],
+            [program, "up", "--data", str(data), *SMALL, "--port", "0", "--kafka-port", "0", "-d"],
             capture_output=True, timeout=60, check=True, close_fds=False,
         )  # fmt: skip
     assert done.stdout
@@ -138,7 +138,7 @@ def test_nodes_keep_none_of_the_callers_descriptors(program: str, bare_cli: Cli,
 
 def test_up_in_the_foreground_stays_until_ctrl_c_and_stops_the_cluster(program: str, bare_cli: Cli, data: Path) -> None:
     process = subprocess.Popen(
-        [program, "up", "--data", str(data), *SMALL, "--port", "0"],
+        [program, "up", "--data", str(data), *SMALL, "--port", "0", "--kafka-port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
@@ -166,7 +166,7 @@ def test_up_in_the_foreground_ends_when_another_command_stops_the_cluster(
     program: str, bare_cli: Cli, data: Path
 ) -> None:
     process = subprocess.Popen(
-        [program, "up", "--data", str(data), *SMALL, "--port", "0", "-o", "json"],
+        [program, "up", "--data", str(data), *SMALL, "--port", "0", "--kafka-port", "0", "-o", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
@@ -185,7 +185,20 @@ def test_up_in_the_foreground_ends_when_another_command_stops_the_cluster(
 
 def test_several_brokers_spread_a_topics_partitions(bare_cli: Cli, data: Path) -> None:
     started = bare_cli(
-        "up", "--data", data, "--brokers", "2", "--controllers", "1", "--port", "0", "-d", "-o", "json"
+        "up",
+        "--data",
+        data,
+        "--brokers",
+        "2",
+        "--controllers",
+        "1",
+        "--port",
+        "0",
+        "--kafka-port",
+        "0",
+        "-d",
+        "-o",
+        "json",
     ).json()
     bootstrap = started["bootstrap_servers"]
     assert len(bootstrap.split(",")) == 2
@@ -199,7 +212,7 @@ def test_several_brokers_spread_a_topics_partitions(bare_cli: Cli, data: Path) -
 
 
 def test_a_node_that_cannot_start_is_explained_by_its_own_log(bare_cli: Cli, data: Path) -> None:
-    bare_cli("up", "--data", data, *SMALL, "--port", "0", "-d")
+    bare_cli("up", "--data", data, *SMALL, "--port", "0", "--kafka-port", "0", "-d")
     bare_cli("down", "--data", data)
     (data / "broker-1" / "meta.properties").write_text("scribbled over\n")
     failed = bare_cli("up", "--data", data, "-d", code=1)

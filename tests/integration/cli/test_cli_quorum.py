@@ -37,7 +37,7 @@ class Cluster:
 
     def up(self, controllers: int) -> None:
         size = ("--brokers", "1", "--controllers", str(controllers), "--coordinators", "0")
-        started = self("up", "--data", self.data, *size, "--port", "0", "-d", "-o", "json")
+        started = self("up", "--data", self.data, *size, "--port", "0", "--kafka-port", "0", "-d", "-o", "json")
         self.bootstrap = started.json()["bootstrap_servers"]
 
     def pid(self, role: str, node_id: int) -> int | None:

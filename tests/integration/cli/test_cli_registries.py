@@ -16,7 +16,7 @@ from tests.worlds.registries import RegistryRefusal, avro, registry_client
 from tests.worlds.waiting import until
 
 Cli = Callable[..., Any]
-SMALL = ("--brokers", "1", "--controllers", "1", "--port", "0")
+SMALL = ("--brokers", "1", "--controllers", "1", "--port", "0", "--kafka-port", "0")
 
 
 @pytest.fixture

@@ -23,7 +23,9 @@ class Cluster:
 
     def __init__(self, cli: Callable[..., Any], data: Path) -> None:
         self._cli, self.data = cli, data
-        started = self._cli("up", "--data", data, "--port", "0", "-d", "--timeout", "90", "-o", "json")
+        started = self._cli(
+            "up", "--data", data, "--port", "0", "--kafka-port", "0", "-d", "--timeout", "90", "-o", "json"
+        )
         self.bootstrap: str = started.json()["bootstrap_servers"]
 
     def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> Any:

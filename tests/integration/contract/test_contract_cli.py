@@ -69,7 +69,7 @@ class Terminal:
 def foreground(tmp_path: Path, program: str) -> Iterator[tuple[Terminal, Path]]:
     """`headrace up` without -d, when it serves."""
     directory = tmp_path / "cluster"
-    terminal = Terminal(program, "up", "--data", str(directory), *SMALL, "--port", "0")
+    terminal = Terminal(program, "up", "--data", str(directory), *SMALL, "--port", "0", "--kafka-port", "0")
     try:
         terminal.wait_for(b"Ctrl-C stops the cluster.")
         yield terminal, directory
@@ -130,7 +130,9 @@ def test_bench_prints_exactly_the_fields_of_the_contract(cli: Cli, topic: str) -
 
 def test_up_ps_kill_restart_down_as_a_script_sees_them(bare_cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    up = bare_cli("up", "--data", data, *SMALL[:4], "-d", "--port", "0", "--coordinators", "2", "-o", "json")
+    up = bare_cli(
+        "up", "--data", data, *SMALL[:4], "-d", "--port", "0", "--kafka-port", "0", "--coordinators", "2", "-o", "json"
+    )
     try:
         assert up.code == 0
         nodes = bare_cli("ps", "--data", data, "-o", "json").json()
