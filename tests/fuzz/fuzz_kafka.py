@@ -17,7 +17,8 @@ from functools import cache
 from typing import Any, cast
 
 from headrace import Admin
-from headrace_kafka.connection import Connection, Connections
+from headrace_kafka.connection import Connection
+from headrace_kafka.connections import Connections
 from headrace_kafka.handlers.table import FAST, HANDLERS
 from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.wire import schema

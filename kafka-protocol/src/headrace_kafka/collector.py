@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace_core.metrics import catalog
 from headrace_core.metrics.model import Row, Rows
 
-from .connection import Connections
+from .connections import Connections
 
 
 class KafkaCollector:

@@ -17,10 +17,8 @@ A connection stops reading while
 
 The broker closes a connection at once if the bytes are not a valid request, as Kafka does.
 
-The client of a secured listener must first authenticate: by TLS, by SASL, or both (``ListenerSecurity``). The client
-must complete the authentication within AUTHENTICATES_S seconds. At most UNAUTHENTICATED_MAX clients authenticate at a
-time; the broker reads nothing from further clients until their turn (``Entrance``). A failed authentication is
-answered after ``connection.failed.authentication.delay.ms``, and ends the connection.
+The client of a secured listener must first authenticate, by TLS, by SASL, or both, within AUTHENTICATES_S seconds. A
+failed authentication is answered after ``connection.failed.authentication.delay.ms``, and ends the connection.
 
 The answer to a client over its quota contains ``throttle_time_ms``; the connection starts no further request for that
 time (KIP-219).
@@ -35,42 +33,26 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
-from headrace_core.connections import PER_IP, AddressCounts, plain
 from headrace_core.errors import (
     HeadraceError,
-    SaslAuthenticationFailedError,
-    UnsupportedSaslMechanismError,
-    UnsupportedVersionError,
 )
-from headrace_core.metrics.calls import CallTimes
-from headrace_core.quotas import QuotaManager
-from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
-from headrace_core.security.sasl.slow_steps import SlowSteps
-from headrace_core.tracing.batches import sampled_traceparent_in
 from headrace_core.unexpected import log_fields
 
-from . import errors
-from .access import TOPIC, WRITE
-from .budget import SMALL_FRAME_BYTES, Answers, Budget
-from .call import AnswerParts, Call, FastHandler, Handler, LongRequestError
+from .answers import count_items, failed, login_error, unknown_version
+from .budget import SMALL_FRAME_BYTES
+from .call import AnswerParts, Call, Handler, LongRequestError
 from .client import Client
-from .cluster import Cluster
+from .connections import OPEN, Connections, ListenerSecurity
 from .handlers.sasl import step
-from .produce_path import TIMEOUT_MS_MAX, Plain, refusal
+from .produce_path import PlainProduce
 from .quotas import ClientQuotas
-from .rounds import Rounds
-from .sasl import Authentication, SaslOffer, State, now_ms
-from .settings import KafkaSettings
-from .tls import ListenerTls
-from .upstream import Upstream
-from .wire._plain import plain_answer, read_plain
-from .wire.apis import VERSIONS, Api, title
+from .sasl import Authentication, State, now_ms
+from .wire._plain import read_plain
+from .wire.apis import Api, title
 from .wire.frames import LENGTH_BYTES, REQUEST_BYTES_MAX, RequestHeader, finish, read_header, response_start
 from .wire.primitives import WireError
 from .wire.schema import has_response_field, prepare, request_body, response_body
@@ -85,8 +67,6 @@ QUEUED_BYTES = 64 * 1024  #: A connection stops reading when this number of byte
 #: kernel may buffer megabytes of answers.
 SEND_BUFFER_BYTES = 256 * 1024
 WRITE_BYTES = 64 * 1024  #: A connection reads and starts no more requests when this number of answer bytes is unsent.
-#: Maximum number of requests other than Produce and Fetch that start in one iteration of the event loop.
-STARTS_MAX = 8
 #: A thread decodes requests above LONG_BYTES bytes (except Produce), and encodes answers above LONG_ITEMS items.
 LONG_BYTES, LONG_ITEMS = 32 * 1024, 500
 #: Maximum number of frames that a connection takes from its buffer at a time: one read may return 13,000 small
@@ -94,7 +74,6 @@ LONG_BYTES, LONG_ITEMS = 32 * 1024, 500
 FRAMES_MAX = 64
 HEADER_BYTES_MIN = 8  #: Size in bytes of the shortest request: request type, version and correlation id.
 
-SWEEP_S = 1.0  #: Seconds between two sweeps over all connections. Connections measure times in sweeps.
 #: The broker disconnects a client that reads none of its waiting answers for this number of seconds.
 STALLED_WRITE_S = 30
 #: While memory is short, the broker disconnects a client that sends no more bytes of an unfinished frame for this
@@ -108,16 +87,6 @@ ANSWER_BYTES_PER_S_MIN = 64 * 1024
 BYTES_PER_S_MIN = 256 * 1024
 #: Seconds within which a client of a secured listener must authenticate.
 AUTHENTICATES_S = 60
-#: Maximum number of clients that authenticate at a time. Further clients wait, in the order of their connections.
-UNAUTHENTICATED_MAX = 500
-#: Maximum number of waiting clients, so that clients without a login cannot use up max.connections. For each further
-#: client, the broker disconnects the oldest client that authenticates.
-WAITING_MAX = 2_000
-#: Memory in bytes for the requests of clients that have not authenticated. When it is used up, one client at a time
-#: sends a login above SMALL_FRAME_BYTES.
-STRANGERS_BYTES = 16 * 1024 * 1024
-#: Seconds between two rounds in which the broker looks for slow clients, while other clients wait.
-ROUND_S = 0.1
 #: The broker disconnects a client that authenticates if other clients wait and it has sent nothing for SILENT_ROUNDS,
 #: or has not finished within CROWDED_ROUNDS. In each round the event loop reads all that has arrived, so a busy broker
 #: is not mistaken for silent clients.
@@ -129,198 +98,8 @@ REFUSED_S = 0.5
 FINISH_S = 10  #: Seconds that a connection whose client has closed its side has for the client's acks=0 requests.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
 
-LOG_LINES_PER_S = 10  #: Maximum number of log lines per second about mistakes of clients.
-
 _PRODUCE = Api.PRODUCE.to_bytes(2, "big")
 _ENDED_BY_PEER = (7, 8)  #: TCP states (CLOSE, CLOSE_WAIT) of a connection after the peer has sent RST or FIN.
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerSecurity:
-    """The authentication of the clients of a Kafka listener. ``sasl``: the mechanisms that the listener offers;
-    ``max_reauth_ms``, ``failure_delay_ms`` and ``receive_bytes_max``: the listener's connections.max.reauth.ms,
-    connection.failed.authentication.delay.ms and sasl.server.max.receive.size."""
-
-    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
-    tls: ListenerTls | None = None
-    sasl: SaslOffer | None = None
-    max_reauth_ms: int = 0
-    failure_delay_ms: int = 100
-    receive_bytes_max: int = 524_288
-
-
-OPEN = ListenerSecurity()  #: The settings of a listener without security.
-
-
-class Entrance:
-    """The connections whose clients have not authenticated yet: at most UNAUTHENTICATED_MAX ``active`` connections, and
-    the ``waiting`` connections, both in the order of their beginnings. The broker reads from active connections only.
-    Thousands of clients that connect at once, such as after a restart, therefore all authenticate, one after another.
-    Clients that do not finish give their places to waiting clients."""
-
-    def __init__(self, log: Callable[..., None]) -> None:
-        self.active: dict[Connection, None] = {}
-        self.waiting: dict[Connection, None] = {}
-        self.round = 0  #: Number of rounds so far; rounds pass only while clients wait.
-        self._log = log
-        self._timer: asyncio.TimerHandle | None = None
-
-    def enter(self, connection: Connection) -> None:
-        """Add a new connection."""
-        self.waiting[connection] = None
-        self._admit()
-        if connection in self.waiting:
-            connection.wait()
-            self._look_later()
-        if len(self.waiting) > WAITING_MAX:
-            oldest = next(iter(self.active))
-            del self.active[oldest]
-            self._end(oldest)
-            self._admit()
-
-    def leave(self, connection: Connection) -> None:
-        """Remove a connection whose client has authenticated, or that has ended."""
-        self.waiting.pop(connection, None)
-        if connection in self.active:
-            del self.active[connection]
-            self._admit()
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _admit(self) -> None:
-        while self.waiting and len(self.active) < UNAUTHENTICATED_MAX:
-            connection = next(iter(self.waiting))
-            del self.waiting[connection]
-            self.active[connection] = None
-            connection.admitted()
-
-    def _look_later(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(ROUND_S, self.make_room)
-
-    def make_room(self) -> None:
-        """Disconnect as many slow clients as clients wait; the oldest first."""
-        self._timer = None
-        self.round += 1
-        slow = [each for each in self.active if each.authenticates_slowly(self.round)]
-        for connection in slow[: len(self.waiting)]:
-            self._end(connection)
-        if self.waiting:
-            self._look_later()
-
-    def _end(self, connection: Connection) -> None:
-        self._log("%s had not authenticated while too many others wait; closed", connection.client.host)
-        connection.end(at_once=True)
-
-
-class Connections:
-    """All Kafka connections of a broker, with their limits and shared state. Call ``sweep`` every SWEEP_S seconds."""
-
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        cluster: Cluster,
-        upstream: Upstream,
-        handlers: Mapping[Api, Handler],
-        fast: Mapping[Api, FastHandler],
-        quotas: QuotaManager | None = None,
-        calls: CallTimes | None = None,
-    ) -> None:
-        """``calls``: for the metrics, times and errors of requests by Kafka's name. Those of Produce and Fetch are
-        counted by the streams to the logs."""
-        self.settings = settings
-        self.cluster = cluster
-        self.upstream = upstream
-        self.handlers = handlers
-        self.fast = fast
-        self.quotas = quotas
-        self.audit: AuditLog | None = None  #: The audit log, which gets the failed logins and TLS handshakes.
-        self.failed_authentications = 0  #: Number of failed logins and TLS handshakes.
-        self.budget = Budget(settings.queued_bytes_max)
-        #: The budget of clients that have not authenticated: they must not take memory from authenticated clients.
-        self.strangers = Budget(min(settings.queued_bytes_max, STRANGERS_BYTES))
-        self.answers = Answers()
-        self.starts = Rounds(STARTS_MAX)
-        self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
-        self.slow_steps = SlowSteps()  #: Runs the slow steps of the SASL exchanges of all connections.
-        self.prepared: set[Api] = set()  #: Request types whose codecs are compiled.
-        #: Appends the batch of a plain Produce request together with those of other connections. Returns False if the
-        #: batch must be appended alone; otherwise calls back with its base offset and the log's start, or the error.
-        self.join: Callable[..., bool] = _alone
-        self.has_ended = False
-        self.open: set[Connection] = set()
-        self.entrance = Entrance(self.log)
-        self._addresses = AddressCounts(settings.addresses)
-        self.calls = calls or CallTimes("kafka")
-        self.bytes_in = self.bytes_out = 0
-        self.now = 0  #: Number of sweeps so far: the clock of the connections, in seconds.
-        self._idle = max(int(settings.idle_ms / 1_000), 1) if settings.idle_ms >= 0 else None
-        self._lines_left = LOG_LINES_PER_S
-        self._lines_lost = 0
-        self._none_open: asyncio.Event | None = None
-
-    def add(self, connection: Connection, host: str) -> bool:
-        """Count a new connection; False if a limit refuses it."""
-        if len(self.open) >= self.settings.connections_max:
-            self.log("refused a connection of %s: max.connections=%d", host, self.settings.connections_max)
-            return False
-        if not self._addresses.begin(host):
-            self.log("refused a connection of %s: %s=%d", host, PER_IP, self.settings.addresses.most(plain(host)))
-            return False
-        self.open.add(connection)
-        if not connection.is_authenticated:
-            self.entrance.enter(connection)
-        return True
-
-    def remove(self, connection: Connection, host: str) -> None:
-        self.entrance.leave(connection)
-        if connection in self.open:
-            self.open.remove(connection)
-            self._addresses.end(host)
-            if self._none_open is not None and not self.open:
-                self._none_open.set()
-
-    def sweep(self) -> None:
-        """Close connections that are idle or stalled."""
-        self.now += 1
-        self._lines_left = LOG_LINES_PER_S
-        if self._lines_lost:
-            logger.warning("suppressed %d more log lines about mistakes of clients", self._lines_lost)
-            self._lines_lost = 0
-        for connection in list(self.open):
-            connection.check(self.now, self._idle)
-
-    def log(self, text: str, *values: object) -> None:
-        """Log a client's mistake, at most LOG_LINES_PER_S times each second."""
-        if self._lines_left > 0:
-            self._lines_left -= 1
-            logger.warning(text, *values)
-        else:
-            self._lines_lost += 1
-
-    def close(self, *, at_once: bool) -> None:
-        """Close all connections, and cancel requests in progress."""
-        for connection in list(self.open):
-            connection.end(at_once=at_once)
-        self.has_ended = True
-        self.entrance.close()
-        self.long_messages.shutdown(wait=False, cancel_futures=True)
-        self.slow_steps.close()
-
-    async def drain(self, timeout_s: float) -> None:
-        """Start no more requests, and close each connection after the answers to its requests in progress. Returns when
-        all connections are closed, or after ``timeout_s`` seconds."""
-        if not self.open:
-            return
-        self._none_open = asyncio.Event()
-        for connection in list(self.open):
-            connection.drain()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._none_open.wait()
 
 
 class _Request:
@@ -661,7 +440,7 @@ class Connection(asyncio.Protocol):
             if api is not Api.API_VERSIONS:
                 raise WireError(f"the broker does not serve {title(api)} version {version}")
             self._requests.append(request)
-            self._answered(request, (_unknown_version(header.correlation_id),))
+            self._answered(request, (unknown_version(header.correlation_id),))
             return
         if api not in shared.fast and api not in shared.handlers:
             raise WireError(f"the broker does not serve {title(api)}")
@@ -692,51 +471,18 @@ class Connection(asyncio.Protocol):
     def _joins(self, frame: bytes) -> bool:
         """Start a plain Produce request; False if the request is not plain, or must be checked further."""
         shared, client = self._shared, self.client
-        plain = read_plain(frame) if Api.PRODUCE in shared.prepared else None
-        if plain is None:
+        fields = read_plain(frame) if Api.PRODUCE in shared.prepared else None
+        if fields is None:
             return False
         if client.authentication is not None and not client.authentication.permits(Api.PRODUCE, now_ms()):
             return False
-        _, _, client.client_id, committed, timeout_ms, topic, index, records = plain
-        name, topic_id = topic, b""
-        if isinstance(topic, bytes):
-            found = shared.cluster.topic_by_id(topic)
-            if found is None:
-                return False
-            name, topic_id = found.name, topic
-        authorization = shared.cluster.authorization
-        if authorization.authorizer is not None and (
-            authorization.sample or name not in authorization.authorizer.granted(client.caller, WRITE, TOPIC)
-        ):
-            return False
-        if shared.upstream.has_traces and sampled_traceparent_in(records):
-            return False
         request = _Request(len(frame) + LENGTH_BYTES, True, Api.PRODUCE)
-        if not shared.join(
-            (name, index),
-            records,
-            functools.partial(self._appended, request, plain),
-            client,
-            topic_id=topic_id,
-            committed=committed,
-            timeout_ms=min(timeout_ms, TIMEOUT_MS_MAX),
-            size=request.size,
-        ):
+        reply = functools.partial(self._answered, request)
+        plain = PlainProduce(client, shared.cluster, fields, request.size, reply)
+        if not plain.start(shared.join, shared.upstream.has_traces):
             return False
         self._requests.append(request)
         return True
-
-    def _appended(
-        self, request: _Request, plain: Plain, offset: int, start_offset: int, error: HeadraceError | None
-    ) -> None:
-        """The batch of a plain request was appended, or refused."""
-        version, correlation_id, _, _, _, topic, index, _ = plain
-        answer: bytes | bytearray
-        if error is None:
-            answer = plain_answer(version, correlation_id, topic, index, offset, start_offset)
-        else:
-            answer = refusal(self.client, self._shared.cluster, plain, error)
-        self._answered(request, (answer,))
 
     @contextlib.contextmanager
     def _timed(self, call: Call) -> Iterator[None]:
@@ -883,7 +629,7 @@ class Connection(asyncio.Protocol):
                 fields = await (handler or shared.handlers[api])(call, message)
             except HeadraceError as error:
                 shared.calls.failed(title(api), error.code)
-                fields = _failed(call, error)
+                fields = failed(call, error)
             del message
             out = None
             if fields is not None:
@@ -891,7 +637,7 @@ class Connection(asyncio.Protocol):
                     fields["throttle_time"] = call.throttle_ms
                 out = response_start(api, version, header.correlation_id)
                 write = response_body(api, version).write
-                if is_long or _items(fields) > LONG_ITEMS:
+                if is_long or count_items(fields) > LONG_ITEMS:
                     await self._on_thread(write, fields, out)
                 else:
                     with self._timed(call):
@@ -913,7 +659,7 @@ class Connection(asyncio.Protocol):
             return
         authentication = self.client.authentication
         if authentication is not None and authentication.state is State.FAILED:
-            await self._fail_authentication(_login_error(fields or {}))
+            await self._fail_authentication(login_error(fields or {}))
             self._closing_since = self._shared.now  # the connection takes no further request
             self._answered(request, None if out is None else (out,))
             asyncio.get_running_loop().call_later(REFUSED_S, self.end)
@@ -1053,49 +799,3 @@ class Connection(asyncio.Protocol):
             transport.abort()
         else:
             transport.close()
-
-
-def _alone(*_: object, **__: object) -> bool:
-    """Nothing is joined."""
-    return False
-
-
-def _login_error(fields: Mapping[str, Any]) -> HeadraceError:
-    """The error in the answer to a failed SaslHandshake or SaslAuthenticate."""
-    if fields.get("error_code") == UnsupportedSaslMechanismError.number:
-        return UnsupportedSaslMechanismError("the listener does not offer the client's SASL mechanism")
-    return SaslAuthenticationFailedError(str(fields.get("error_message") or ""))
-
-
-def _items(fields: Mapping[str, Any]) -> int:
-    """Estimate the number of items in an answer: the items of its lists, and of the lists inside the first 20 items of
-    each list."""
-    count = 0
-    for value in fields.values():
-        if isinstance(value, list):
-            count += len(value)
-            for item in value[:20]:
-                if isinstance(item, dict):
-                    count += sum(len(inner) for inner in item.values() if isinstance(inner, list))
-    return count
-
-
-def _failed(call: Call, error: HeadraceError) -> dict[str, Any]:
-    """The answer to a request whose handler raised ``error``. Raises ``error`` again if answers of the request's type
-    have no top-level error code."""
-    if not has_response_field(call.api, call.version, "error_code"):
-        raise error
-    fields: dict[str, Any] = {"error_code": errors.number(error)}
-    if has_response_field(call.api, call.version, "error_message"):
-        fields["error_message"] = str(error)
-    return fields
-
-
-def _unknown_version(correlation_id: int) -> bytearray:
-    """The answer to an ApiVersions request of an unknown version. The answer has version 0, and names the versions of
-    ApiVersions that the broker serves (KIP-511)."""
-    api = Api.API_VERSIONS
-    row = {"api_key": int(api), "min_version": VERSIONS[api].low, "max_version": VERSIONS[api].high}
-    out = response_start(api, 0, correlation_id)
-    response_body(api, 0).write({"error_code": UnsupportedVersionError.number, "api_keys": [row]}, out)
-    return finish(out)

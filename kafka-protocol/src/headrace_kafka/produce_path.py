@@ -30,7 +30,7 @@ from .call import AnswerParts, Call, LongRequestError
 from .client import Client
 from .cluster import Cluster
 from .errors import abortable, kafkas, number
-from .wire._plain import TOPIC_IDS
+from .wire._plain import TOPIC_IDS, plain_answer
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
 from .wire.primitives import TooManyItemsError
@@ -54,6 +54,8 @@ SHORT_ITEMS_MAX = 2 * PORTION
 TIMEOUT_MS_MAX = 15 * 60_000  #: Upper limit of the timeout that a client requests, in milliseconds.
 
 Reply = Callable[[AnswerParts | None], None]
+#: What ``read_plain`` returns.
+Plain = tuple[int, int, str, bool, int, list[tuple["str | bytes", int, bytes]]]
 
 
 def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None:
@@ -326,25 +328,88 @@ class _Produce:
         ]
 
 
-#: What ``read_plain`` returns.
-Plain = tuple[int, int, str, bool, int, "str | bytes", int, bytes]
+class PlainProduce:
+    """One plain Produce request (wire/_plain.pyx), whose batches are joined with those of other connections."""
 
+    __slots__ = ("_cluster", "_left", "_outcomes", "_reply", "client", "fields", "size")
 
-def refusal(client: Client, cluster: Cluster, plain: Plain, error: HeadraceError) -> bytearray:
-    """The frame of the answer to a plain request whose batch was not appended."""
-    version, correlation_id, _, _, _, topic, index, _ = plain
-    result: dict[str, Any] = {"index": index, "base_offset": -1, "log_append_time": -1}
-    result |= {"error_code": number(error), "error_message": str(error)[:ERROR_CHARS_MAX]}
-    named = {"topic_id" if version >= TOPIC_IDS else "name": topic}
-    fields: dict[str, Any] = {"responses": [{**named, "partition_responses": [result]}], "throttle_time": 0}
-    image = cluster.topic_by_id(topic) if isinstance(topic, bytes) else cluster.topic(topic)
-    if isinstance(error, NotLeaderOrFollowerError) and image is not None and index < len(image.partitions):
-        partition = image.partitions[index]
-        result["current_leader"] = {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}
-        fields["node_endpoints"] = endpoints(client, cluster, {partition.leader})
-    out = response_start(Api.PRODUCE, version, correlation_id)
-    response_body(Api.PRODUCE, version).write(fields, out)
-    return finish(out)
+    def __init__(self, client: Client, cluster: Cluster, fields: Plain, size: int, reply: Reply) -> None:
+        """``size``: bytes of the request."""
+        self.client = client
+        self.fields = fields
+        self.size = size
+        self._cluster = cluster
+        self._reply = reply
+        self._left = len(fields[-1])
+        self._outcomes: list[Any] = [None] * self._left
+
+    def start(self, join: Callable[..., bool], has_traces: bool) -> bool:
+        """Join the batches. Returns False, without an effect, if the request must go the way of all requests."""
+        client, cluster = self.client, self._cluster
+        _, _, client.client_id, committed, timeout_ms, batches = self.fields
+        authorizer = cluster.authorization.authorizer
+        if authorizer is not None and cluster.authorization.sample:
+            return False
+        parts, topic, name, topic_id = [], None, "", b""
+        for each, index, records in batches:
+            if each is not topic:
+                topic = each
+                if isinstance(each, str):
+                    name = each
+                else:
+                    found = cluster.topic_by_id(each)
+                    if found is None:
+                        return False
+                    name, topic_id = found.name, each
+                if authorizer is not None and name not in authorizer.granted(client.caller, WRITE, TOPIC):
+                    return False
+            if has_traces and sampled_traceparent_in(records):
+                return False
+            parts.append(((name, index), topic_id, records))
+        return join(self, parts, committed=committed, timeout_ms=min(timeout_ms, TIMEOUT_MS_MAX))
+
+    def told(self, place: int, outcome: tuple[int, int] | HeadraceError) -> bool:
+        """The batch at ``place`` in the request was appended (its base offset, and the log's start), or refused.
+        Answers the client with the last batch, and returns whether it is the last one."""
+        self._outcomes[place] = outcome
+        self._left -= 1
+        if self._left:
+            return False
+        version, correlation_id, _, _, _, batches = self.fields
+        outcomes = self._outcomes
+        if isinstance(outcome, tuple) and (len(outcomes) == 1 or all(isinstance(each, tuple) for each in outcomes)):
+            self._reply((plain_answer(version, correlation_id, batches, outcomes),))
+        else:
+            self._reply((self._refusal(version, correlation_id),))
+        return True
+
+    def _refusal(self, version: int, correlation_id: int) -> bytearray:
+        """The frame of the answer if a batch was refused."""
+        responses: list[dict[str, Any]] = []
+        leaders: set[int] = set()
+        topic: str | bytes | None = None
+        for (each, index, _), outcome in zip(self.fields[-1], self._outcomes, strict=True):
+            if each is not topic:
+                topic = each
+                key = "topic_id" if version >= TOPIC_IDS else "name"
+                responses.append({key: topic, "partition_responses": []})
+            result: dict[str, Any] = {"index": index, "base_offset": -1, "log_append_time": -1}
+            responses[-1]["partition_responses"].append(result)
+            if isinstance(outcome, tuple):
+                result["base_offset"], result["log_start_offset"] = outcome
+                continue
+            result |= {"error_code": number(outcome), "error_message": str(outcome)[:ERROR_CHARS_MAX]}
+            image = self._cluster.topic_by_id(topic) if isinstance(topic, bytes) else self._cluster.topic(topic)
+            if isinstance(outcome, NotLeaderOrFollowerError) and image is not None and index < len(image.partitions):
+                partition = image.partitions[index]
+                result["current_leader"] = {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}
+                leaders.add(partition.leader)
+        fields: dict[str, Any] = {"responses": responses, "throttle_time": 0}
+        if leaders:
+            fields["node_endpoints"] = endpoints(self.client, self._cluster, leaders)
+        out = response_start(Api.PRODUCE, version, correlation_id)
+        response_body(Api.PRODUCE, version).write(fields, out)
+        return finish(out)
 
 
 def endpoints(client: Client, cluster: Cluster, leaders: set[int]) -> list[dict[str, Any]]:

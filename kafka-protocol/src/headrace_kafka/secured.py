@@ -10,7 +10,7 @@ from headrace_core.node.config import NodeConfig
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.tls import TlsSettings, TlsSource
 
-from .connection import ListenerSecurity
+from .connections import ListenerSecurity
 from .sasl import SaslOffer
 from .settings import KafkaSettings
 from .tls import NONE, ListenerTls

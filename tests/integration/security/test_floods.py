@@ -25,7 +25,7 @@ from headrace.errors import SaslAuthenticationFailedError, ServerBusyError
 from headrace_core.node.sasl_sessions import EXCHANGES_PER_HOST_MAX
 from headrace_core.security.sasl.scram import SHA_512
 from headrace_core.security.sasl.scram_exchange import ScramClient
-from headrace_kafka.connection import UNAUTHENTICATED_MAX
+from headrace_kafka.connections import UNAUTHENTICATED_MAX
 from tests.integration.security.flooders import READY, REFUSED_WRITE
 from tests.integration.security.test_attacks import allowed
 from tests.worlds.security import KafkaDoor, Refused, SdkDoor, channel, log_in

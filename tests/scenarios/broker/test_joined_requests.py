@@ -4,10 +4,12 @@ appends, and flow control gets everything back."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from headrace_broker.flow import BULK_BYTES, LIVE_S
 from headrace_broker.kafka import joining
 from headrace_broker.kafka.joining import Joiner
 from headrace_core.errors import (
@@ -29,6 +31,22 @@ from tests.worlds.waiting import until_async as until
 ORDERS = TopicPartition("orders", 0)
 
 
+class Sent:
+    """A request of a client, and what becomes of its batches."""
+
+    def __init__(self, door: Door, names: list[str], size: int) -> None:
+        self.client = door.client
+        self.size = size
+        self._answers = door.answers
+        self._names = names
+        self._left = len(names)
+
+    def told(self, place: int, outcome: tuple[int, int] | HeadraceError) -> bool:
+        self._answers.append((self._names[place], outcome[0] if isinstance(outcome, tuple) else outcome))
+        self._left -= 1
+        return not self._left
+
+
 class Door:
     """The joiner of a broker, and the answers in the order in which they came."""
 
@@ -48,16 +66,14 @@ class Door:
         timeout_ms: int = 30_000,
         topic_id: bytes = b"",
     ) -> bool:
-        return self.joiner.add(
-            partition,
-            records,
-            lambda offset, _, error: self.answers.append((name, offset if error is None else error)),
-            self.client,
-            topic_id=topic_id,
-            committed=committed,
-            timeout_ms=timeout_ms,
-            size=len(records) + 50,
-        )
+        sent: Any = Sent(self, [name], len(records) + 50)
+        return self.joiner.add(sent, [(partition, topic_id, records)], committed=committed, timeout_ms=timeout_ms)
+
+    def send_together(self, records: dict[TopicPartition, bytes], size: int = 0) -> bool:
+        """One request for several partitions. The batches have the partitions' names."""
+        sent: Any = Sent(self, [str(each) for each in records], size or sum(map(len, records.values())))
+        parts: Any = [(partition, b"", batch) for partition, batch in records.items()]
+        return self.joiner.add(sent, parts, committed=True, timeout_ms=30_000)
 
     async def answered(self, count: int) -> list[tuple[str, Any]]:
         await until(lambda: len(self.answers) >= count)
@@ -89,6 +105,71 @@ async def test_the_batches_of_a_pass_are_one_append_for_each_partition() -> None
         assert appends_of(broker) == 4, "acks=all and acks=1 are not joined"
         assert broker.values("orders") == [b"0", b"more", b"2", b"more", b"4", b"more"]
         assert broker.context.metrics.produce_requests.value == 6
+        door.check_free()
+
+
+@in_loop
+async def test_a_request_for_several_partitions_joins_others_in_each() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders", 2)
+        door, other = Door(broker), TopicPartition("orders", 1)
+        assert door.send("first", batch(b"1"))
+        assert door.send_together({ORDERS: batch(b"2", b"3"), other: batch(b"4")})
+        assert door.send("last", batch(b"5"), other)
+        assert dict(await door.answered(4)) == {"first": 0, "orders-0": 1, "orders-1": 0, "last": 1}
+        assert appends_of(broker) == 2
+        assert broker.values("orders") == [b"1", b"2", b"3"]
+        assert broker.context.metrics.produce_requests.value == 3
+        assert not door.joiner._load.in_progress
+        door.check_free()
+
+
+@in_loop
+async def test_a_request_with_a_batch_that_is_not_plain_joins_nothing() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders", 2)
+        door, other, sound = Door(broker), TopicPartition("orders", 1), batch(b"x")
+        assert not door.send_together({ORDERS: sound, other: sound[:-1] + b"?"})
+        assert not door.send_together({ORDERS: sound, TopicPartition("none", 0): sound})
+        twice: Any = [(ORDERS, b"", sound), (ORDERS, b"", sound)]
+        request: Any = Sent(door, ["a", "b"], 200)
+        assert not door.joiner.add(request, twice, committed=True, timeout_ms=30_000)
+        assert door.send("alone", sound)
+        assert await door.answered(1) == [("alone", 0)]
+        assert not broker.partitions.leader(other).log.log_end_offset
+        door.check_free()
+
+
+@in_loop
+async def test_a_batch_of_a_request_that_is_refused_stops_none_of_the_others() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders", 2)
+        door, other = Door(broker), TopicPartition("orders", 1)
+        assert door.send_together({ORDERS: idempotent(1, 0), other: idempotent(1, 0)})
+        await door.answered(2)
+        assert door.send_together({ORDERS: idempotent(1, 7), other: idempotent(1, 1)})
+        found = dict((await door.answered(4))[2:])
+        assert isinstance(found["orders-0"], OutOfOrderSequenceNumberError)
+        assert found["orders-1"] == 1
+        door.check_free()
+
+
+@in_loop
+async def test_a_large_request_joins_only_while_no_small_one_needs_its_turn() -> None:
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders", 2)
+        door, turns = Door(broker), broker.context.flow.turns
+        large = {ORDERS: batch(b"x" * 40_000), TopicPartition("orders", 1): batch(b"x" * 40_000)}
+        assert door.send_together(large, BULK_BYTES)
+        await door.answered(2)
+        assert door.send_together(large, BULK_BYTES), "a large request is not a small one"
+        await door.answered(4)
+        assert door.send("small", batch(b"1"))
+        assert not door.send_together(large, BULK_BYTES)
+        await door.answered(5)
+        turns.noted_s -= LIVE_S
+        assert door.send_together(large, BULK_BYTES)
+        await door.answered(7)
         door.check_free()
 
 
@@ -241,7 +322,9 @@ async def test_an_answer_that_fails_costs_the_others_nothing(caplog: pytest.LogC
         def fail(*_: object) -> None:
             raise ValueError("a client's fault")
 
-        assert door.joiner.add(ORDERS, batch(b"1"), fail, door.client, committed=True, timeout_ms=1_000, size=100)
+        told, door.answers = door.answers, cast("Any", SimpleNamespace(append=fail))
+        assert door.send("a", batch(b"1"))
+        door.answers = told
         assert door.send("b", batch(b"2"))
         assert await door.answered(1) == [("b", 1)]
         assert "a client's fault" in caplog.text

@@ -20,7 +20,8 @@ from headrace_core.security.authorization import NodeAuthorization
 from headrace_core.security.principal import Principal
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_kafka.cluster import Cluster
-from headrace_kafka.connection import Connection, Connections
+from headrace_kafka.connection import Connection
+from headrace_kafka.connections import Connections
 from headrace_kafka.handlers.table import FAST, HANDLERS
 from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.wire.apis import VERSIONS, Api

@@ -15,9 +15,11 @@ import pytest
 from headrace_core.connections import AddressLimits
 from headrace_core.errors import CoordinatorNotAvailableError
 from headrace_kafka import connection as module
+from headrace_kafka import connections
 from headrace_kafka.budget import FETCH_BYTES_MIN, Answers
 from headrace_kafka.call import AnswerParts, Call
-from headrace_kafka.connection import FINISH_S, Connection, Connections
+from headrace_kafka.connection import FINISH_S, Connection
+from headrace_kafka.connections import Connections
 from headrace_kafka.rounds import Rounds
 from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.wire.apis import Api
@@ -550,7 +552,7 @@ def test_log_lines_about_clients_are_limited(caplog: pytest.LogCaptureFixture) -
         for _ in range(100):
             _, connection = world.connect()
             connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
-        assert len(logged(caplog)) == module.LOG_LINES_PER_S
+        assert len(logged(caplog)) == connections.LOG_LINES_PER_S
         world.connections.sweep()
         assert "90 more log lines" in logged(caplog)[-1].message
 

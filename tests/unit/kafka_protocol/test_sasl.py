@@ -18,9 +18,10 @@ from headrace_core.security.sasl.plain import PlainServer, static_users
 from headrace_core.security.sasl.scram import SHA_256, new_credential
 from headrace_core.security.sasl.scram_exchange import ScramClient, ScramServer, Subject
 from headrace_kafka import connection as module
-from headrace_kafka import sasl
+from headrace_kafka import connections, sasl
 from headrace_kafka.call import Call
-from headrace_kafka.connection import Connection, Connections, ListenerSecurity
+from headrace_kafka.connection import Connection
+from headrace_kafka.connections import Connections, ListenerSecurity
 from headrace_kafka.handlers.sasl import sasl_authenticate, sasl_handshake
 from headrace_kafka.sasl import Authentication, State
 from headrace_kafka.settings import KafkaSettings
@@ -279,7 +280,7 @@ def test_before_the_authentication_frames_are_short() -> None:
 def test_clients_without_a_login_take_no_memory_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that have not authenticated send long frames and never finish them. A client that has authenticated still
     sends long requests, without waiting for any of them."""
-    monkeypatch.setattr(module, "STRANGERS_BYTES", 300_000)
+    monkeypatch.setattr(connections, "STRANGERS_BYTES", 300_000)
 
     async def scenario() -> None:
         world = World(queued_bytes_max=1_000_000)
@@ -421,7 +422,7 @@ def test_a_client_over_its_quota_waits_after_its_answer() -> None:
 
         clock = LoopClock()
         world.connections.handlers = {Api.METADATA: throttled}
-        world.security = module.OPEN
+        world.security = connections.OPEN
         peer = world.connect()
         peer.connection.data_received(bytes(request_frame(Api.METADATA, 12, topics=[]) * 2))
         await until_async(lambda: bool(peer.transport.written))
@@ -499,7 +500,7 @@ def test_a_gateway_that_ends_drops_the_passwords_that_wait(caplog: pytest.LogCap
 
 
 def test_clients_that_connect_at_once_all_authenticate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_MAX", 3)
 
     async def scenario() -> None:
         world = World()
@@ -516,7 +517,7 @@ def test_clients_that_connect_at_once_all_authenticate(monkeypatch: pytest.Monke
 
 
 def test_a_client_that_ends_while_it_waits_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 1)
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_MAX", 1)
 
     async def scenario() -> None:
         world = World()
@@ -532,8 +533,8 @@ def test_a_client_that_ends_while_it_waits_takes_no_place(monkeypatch: pytest.Mo
 
 
 def test_the_number_of_waiting_clients_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
-    monkeypatch.setattr(module, "WAITING_MAX", 2)
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(connections, "WAITING_MAX", 2)
 
     async def scenario() -> None:
         world = World()
@@ -545,8 +546,8 @@ def test_the_number_of_waiting_clients_is_limited(monkeypatch: pytest.MonkeyPatc
 
 
 def test_silent_and_slow_clients_give_their_places_to_waiting_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
-    monkeypatch.setattr(module, "ROUND_S", 3_600.0)  # the test begins the rounds
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(connections, "ROUND_S", 3_600.0)  # the test begins the rounds
 
     async def scenario() -> None:
         world = World()

@@ -18,8 +18,10 @@ from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.tls import LOOK_S, TlsSettings, TlsSource
 from headrace_kafka import connection as module
+from headrace_kafka import connections
 from headrace_kafka.call import Call
-from headrace_kafka.connection import Connection, Connections, ListenerSecurity
+from headrace_kafka.connection import Connection
+from headrace_kafka.connections import Connections, ListenerSecurity
 from headrace_kafka.settings import KafkaSettings
 from headrace_kafka.tls import ListenerTls, TlsTransport
 from headrace_kafka.wire.apis import Api
@@ -220,8 +222,8 @@ def test_a_client_without_tls_loses_its_connection(authority: TestAuthority, cap
 def test_unfinished_handshakes_have_a_limit_and_a_timeout(
     authority: TestAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "UNAUTHENTICATED_MAX", 3)
-    monkeypatch.setattr(module, "ROUND_S", 0.01)
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(connections, "ROUND_S", 0.01)
 
     async def scenario() -> None:
         async with serving(authority) as server:

@@ -1,7 +1,9 @@
 TOPIC_IDS: int
 PLAIN_BYTES_MAX: int
+PLAIN_BATCH_BYTES_MAX: int
+PLAIN_PARTITIONS_MAX: int
 
-def read_plain(frame: bytes) -> tuple[int, int, str, bool, int, str | bytes, int, bytes] | None: ...
-def plain_answer(
-    version: int, correlation_id: int, topic: str | bytes, index: int, base_offset: int, start_offset: int
-) -> bytes: ...
+_Batches = list[tuple[str | bytes, int, bytes]]
+
+def read_plain(frame: bytes) -> tuple[int, int, str, bool, int, _Batches] | None: ...
+def plain_answer(version: int, correlation_id: int, batches: _Batches, outcomes: list[tuple[int, int]]) -> bytes: ...

@@ -1,15 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Plain Produce requests, which unbatched producers send: one batch of one partition, without a transactional id, in a
+"""Plain Produce requests: one batch of at most PLAIN_BATCH_BYTES for each partition, without a transactional id, in a
 flexible version. Their frames and answers are read and written here without a Python object for each field; the general
 codec (schema.py) reads all other requests, and damaged ones.
 
     request   type 0 int16 | version int16 | correlation id int32 | client id (nullable string) | 0 (no tagged fields)
-              | 0 (null transactional id) | acks int16 | timeout int32 | 2 (one topic) | topic
-              | 2 (one partition) | index int32 | records (compact bytes) | 0 | 0 | 0 (tagged fields)
-    answer    length int32 | correlation id int32 | 0 | 2 | topic | 2 | index int32 | error int16 | base offset int64
-              | append time int64 | start offset int64 | 1 (no record errors) | 0 (no message) | 0 | 0 (tagged fields)
-              | throttle time int32 | 0
+              | 0 (null transactional id) | acks int16 | timeout int32 | topics | 0 (tagged fields)
+    topics    array of: topic | array of: index int32, records (compact bytes), 0 | 0
+    answer    length int32 | correlation id int32 | 0 | array of: topic, array of: result, 0 | throttle time int32 | 0
+    result    index int32 | error int16 | base offset int64 | append time int64 | start offset int64
+              | 1 (no record errors) | 0 (no message) | 0
     topic     from version 13 its id, 16 bytes; before, a compact string
+    array     its length + 1 as a varint | its elements
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -40,44 +41,76 @@ cdef extern from *:
 cdef enum:
     BATCH_HEADER = 61
     MAGIC_AT = 16
-    ONE = 2  # a compact array with one element begins with its length + 1
+    NAME_BYTES_MAX = 249 # Kafka's longest name of a topic
+    RESULT_BYTES = 4 + 2 + 3 * 8 + 3
 
 TOPIC_IDS = 13  #: The first version in which a topic has its id in place of its name.
-PLAIN_BYTES_MAX = 48 * 1024  #: Longer frames gain nothing here.
+#: Limits of a plain request: bytes of its frame and of each batch, topics and partitions. Larger ones gain nothing here.
+PLAIN_BYTES_MAX, PLAIN_BATCH_BYTES_MAX, PLAIN_PARTITIONS_MAX = 512 * 1024, 48 * 1024, 100
 cdef int _first = VERSIONS[Api.PRODUCE].flexible
 cdef int _last = VERSIONS[Api.PRODUCE].high
 cdef int _topic_ids = TOPIC_IDS
 cdef Py_ssize_t _most = PLAIN_BYTES_MAX
+cdef Py_ssize_t _batch_most = PLAIN_BATCH_BYTES_MAX
+cdef Py_ssize_t _partitions_most = PLAIN_PARTITIONS_MAX
 
 
-cdef Py_ssize_t _records(const unsigned char* p, Py_ssize_t at, Py_ssize_t size, Py_ssize_t* end) noexcept:
-    """Where the records begin whose length field is at ``at``; -1 unless they are one whole batch of magic 2 at the
-    end of the frame."""
+cdef Py_ssize_t _length(const unsigned char* p, Py_ssize_t* at, Py_ssize_t size) noexcept:
+    """The compact length at ``at``, minus 1, and ``at`` behind it; -1: null, longer than three bytes, or cut."""
     cdef Py_ssize_t length = 0
     cdef int shift = 0
-    while True:
-        if at >= size or shift > 14:
-            return -1
-        length |= <Py_ssize_t>(p[at] & 0x7F) << shift
-        at += 1
-        if p[at - 1] < 0x80:
-            break
+    while at[0] < size and shift <= 14:
+        length |= <Py_ssize_t>(p[at[0]] & 0x7F) << shift
+        at[0] += 1
+        if p[at[0] - 1] < 0x80:
+            return length - 1
         shift += 7
-    length -= 1
-    if length < BATCH_HEADER or at + length + 3 != size or p[at + length] or p[at + length + 1] or p[at + length + 2]:
-        return -1
-    if p[at + MAGIC_AT] != 2 or <Py_ssize_t>get32(p + at + 8) + 12 != length:
-        return -1
-    end[0] = at + length
-    return at
+    return -1
+
+
+cdef object _read_topics(bytes frame, Py_ssize_t at, Py_ssize_t size, int version):
+    """The batches of a request from its topics at ``at`` to its end; None: they are not plain."""
+    cdef const unsigned char* p = <const unsigned char*>PyBytes_AS_STRING(frame)
+    cdef Py_ssize_t length, topics, partitions, count = 0
+    cdef list found = []
+    topics = _length(p, &at, size)
+    if topics < 1:
+        return None
+    for _ in range(topics):
+        length = 16 if version >= _topic_ids else _length(p, &at, size)
+        if length < 1 or length > NAME_BYTES_MAX or at + length > size:
+            return None
+        topic = frame[at : at + length] if version >= _topic_ids else p[at : at + length].decode("utf-8")
+        at += length
+        partitions = _length(p, &at, size)
+        count += partitions
+        if partitions < 1 or count > _partitions_most:
+            return None
+        for _ in range(partitions):
+            if at + 4 > size:
+                return None
+            index = <int>get32(p + at)
+            at += 4
+            length = _length(p, &at, size)
+            if length < BATCH_HEADER or length > _batch_most or at + length >= size:
+                return None
+            if p[at + MAGIC_AT] != 2 or <Py_ssize_t>get32(p + at + 8) + 12 != length or p[at + length]:
+                return None
+            found.append((topic, index, frame[at : at + length]))
+            at += length + 1
+        if at >= size or p[at]:
+            return None
+        at += 1
+    return found if at + 1 == size and not p[at] else None
 
 
 def read_plain(bytes frame):
-    """(version, correlation id, client id, whether acks is all, timeout in ms, topic's name or id, partition, records)
-    of a plain request whose frame, without the length, is ``frame``. None: the request is not plain, or not valid."""
+    """(version, correlation id, client id, whether acks is all, timeout in ms, batches) of a plain request whose frame,
+    without the length, is ``frame``; a batch is (topic's name or id, partition, records). None: the request is not
+    plain, or not valid."""
     cdef const unsigned char* p = <const unsigned char*>PyBytes_AS_STRING(frame)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(frame)
-    cdef Py_ssize_t at = 10, end = 0, length
+    cdef Py_ssize_t at = 10, length
     cdef int version, acks
     if size < 30 + BATCH_HEADER or size > _most or get16(p) != 0:
         return None
@@ -87,62 +120,77 @@ def read_plain(bytes frame):
     length = <short>get16(p + 8)
     if length < -1 or at + length + 30 > size:
         return None
-    try:
-        client_id = "" if length <= 0 else p[at : at + length].decode("utf-8")
-    except UnicodeDecodeError:
+    length = length if length > 0 else 0
+    if p[at + length] or p[at + length + 1]:  # tagged fields, or a transactional id
         return None
-    at += length if length > 0 else 0
-    if p[at] or p[at + 1]:  # tagged fields, or a transactional id
-        return None
-    acks = <short>get16(p + at + 2)
-    timeout = <int>get32(p + at + 4)
-    if (acks != 1 and acks != -1) or timeout < 0 or p[at + 8] != ONE:
-        return None
-    at += 9
-    length = 16 if version >= _topic_ids else p[at] - 1
-    if version < _topic_ids:
-        at += 1
-        if length < 1 or length > 126:
-            return None
-    if at + length + 6 > size:
+    acks = <short>get16(p + at + length + 2)
+    timeout = <int>get32(p + at + length + 4)
+    if (acks != 1 and acks != -1) or timeout < 0:
         return None
     try:
-        topic = frame[at : at + length] if version >= _topic_ids else p[at : at + length].decode("utf-8")
+        client_id = p[at : at + length].decode("utf-8")
+        found = _read_topics(frame, at + length + 8, size, version)
     except UnicodeDecodeError:
         return None
-    at += length
-    if p[at] != ONE:
-        return None
-    index = <int>get32(p + at + 1)
-    at = _records(p, at + 5, size, &end)
-    if at < 0:
-        return None
-    return version, <int>get32(p + 4), client_id, acks == -1, timeout, topic, index, frame[at:end]
+    return None if found is None else (version, <int>get32(p + 4), client_id, acks == -1, timeout, found)
 
 
-def plain_answer(int version, int correlation_id, topic, int index, long long base_offset, long long start_offset):
-    """The frame of the answer to a plain request whose batch was appended."""
-    cdef bytes name = topic if version >= _topic_ids else topic.encode()
-    cdef Py_ssize_t length = PyBytes_GET_SIZE(name)
-    cdef Py_ssize_t size = 10 + (version < _topic_ids) + length + 40
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
-    cdef unsigned char* p = <unsigned char*>PyBytes_AS_STRING(out)
-    p = put32(p, <unsigned int>(size - 4))
-    p = put32(p, <unsigned int>correlation_id)
-    p[0], p[1] = 0, ONE
-    p += 2
-    if version < _topic_ids:
-        p[0] = <unsigned char>(length + 1)
+cdef unsigned char* _put_length(unsigned char* p, Py_ssize_t length) noexcept:
+    """Write a compact length of up to 16,382."""
+    length += 1
+    if length > 0x7F:
+        p[0] = <unsigned char>(length & 0x7F | 0x80)
         p += 1
-    memcpy(p, PyBytes_AS_STRING(name), length)
-    p += length
-    p[0] = ONE
-    p = put32(p + 1, <unsigned int>index)
-    p[0], p[1] = 0, 0
-    p = put64(p + 2, <unsigned long long>base_offset)
-    p = put64(p, 0xFFFFFFFFFFFFFFFFu)
-    p = put64(p, <unsigned long long>start_offset)
-    p[0], p[1], p[2], p[3] = 1, 0, 0, 0
-    p = put32(p + 4, 0)
+        length >>= 7
+    p[0] = <unsigned char>length
+    return p + 1
+
+
+def plain_answer(int version, int correlation_id, list batches, list outcomes):
+    """The frame of the answer to a plain request whose ``batches`` (``read_plain``) were appended; an outcome is a
+    tuple with the base offset and the log's start offset."""
+    cdef Py_ssize_t count = len(batches), topics = 0, size = 4 + 4 + 1 + 2 + 4 + 1, i, end
+    cdef list names = []
+    cdef bytes name
+    cdef object topic = None
+    for i in range(count):
+        if i and batches[i][0] is topic:
+            names.append(None)
+            continue
+        topic = batches[i][0]
+        name = topic if version >= _topic_ids else (<str>topic).encode()
+        names.append(name)
+        size += PyBytes_GET_SIZE(name) + 2 + 2 + 1
+        topics += 1
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, size + count * RESULT_BYTES)
+    cdef unsigned char* start = <unsigned char*>PyBytes_AS_STRING(out)
+    cdef unsigned char* p = put32(start + 4, <unsigned int>correlation_id)
     p[0] = 0
-    return out
+    p = _put_length(p + 1, topics)
+    for i in range(count):
+        name = names[i]
+        if name is not None:
+            if i:
+                p[0] = 0
+                p += 1
+            if version < _topic_ids:
+                p = _put_length(p, PyBytes_GET_SIZE(name))
+            memcpy(p, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            p += PyBytes_GET_SIZE(name)
+            end = i + 1
+            while end < count and names[end] is None:
+                end += 1
+            p = _put_length(p, end - i)
+        p = put32(p, <unsigned int><int>batches[i][1])
+        p[0], p[1] = 0, 0
+        p = put64(p + 2, <unsigned long long><long long>outcomes[i][0])
+        p = put64(p, 0xFFFFFFFFFFFFFFFFu)
+        p = put64(p, <unsigned long long><long long>outcomes[i][1])
+        p[0], p[1], p[2] = 1, 0, 0
+        p += 3
+    p[0] = 0
+    p = put32(p + 1, 0)
+    p[0] = 0
+    size = p + 1 - start
+    put32(start, <unsigned int>(size - 4))
+    return out[:size]

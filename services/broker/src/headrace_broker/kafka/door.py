@@ -20,7 +20,8 @@ from headrace_core.security.sasl.mechanisms import Mechanisms
 from headrace_core.sockets import bound_socket
 from headrace_kafka.cluster import Cluster
 from headrace_kafka.collector import KafkaCollector
-from headrace_kafka.connection import OPEN, SWEEP_S, Connection, Connections, ListenerSecurity
+from headrace_kafka.connection import Connection
+from headrace_kafka.connections import OPEN, SWEEP_S, Connections, ListenerSecurity
 from headrace_kafka.handlers.table import FAST, HANDLERS
 from headrace_kafka.secured import listener_security
 from headrace_kafka.settings import KafkaSettings

@@ -14,20 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace_core.errors import HeadraceError
-from headrace_core.log import AppendInfo
 from headrace_core.log.appending import AppendOutcome, Outcomes, timestamp_limits
 from headrace_core.log.files import Buffer
 from headrace_core.metadata.shards import INTERNAL_TOPICS
 from headrace_core.records import BatchHeader, check_plain_batch
 from headrace_core.types import TopicPartition
 from headrace_kafka.client import Client
+from headrace_kafka.produce_path import PlainProduce
 
 from ..context import BrokerContext
-from ..flow import StreamFlow
+from ..flow import BULK_BYTES, LIVE_S, StreamFlow
 from ..handlers.produce import KEPT_BYTES, late_error
 from ..leader_replica import LeaderAppend, LeaderReplica
 from ..partition.leader import Waiting
@@ -42,8 +42,16 @@ JOINED_BYTES_MAX, JOINED_MAX = 48 * 1024, 500
 WINDOW_S, BUSY, GATHER_S = 0.1, 600, 0.001
 _REQUEST = "Produce"
 
-#: Callback for one batch: its base offset and the log's start, or the error.
-Told = Callable[[int, int, HeadraceError | None], None]
+#: One batch of a request: its partition, the topic's id (b"" if the request names the topic) and the batch.
+Part = tuple[TopicPartition, bytes, Buffer]
+
+
+class _Joined(NamedTuple):
+    """A batch of a joined append, which is the one at ``place`` in its request."""
+
+    request: PlainProduce
+    place: int
+    header: BatchHeader
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -57,9 +65,8 @@ class JoinedAppend(LeaderAppend):
     #: What ``check_plain_batch`` needs of the topic's settings.
     rules: tuple[int, bool, int, int]
     joined: bool = True
-    checked: list[BatchHeader] = field(default_factory=list)
+    batches: list[_Joined] = field(default_factory=list)  #: Those without an answer.
     parts: list[Buffer] = field(default_factory=list)
-    joinings: list[Told] = field(default_factory=list)
     size: int = 0
     kept: int = 0
     local_s: float = 0.0
@@ -71,7 +78,8 @@ class JoinedAppend(LeaderAppend):
         """Pass the batches to the log's writer. The append takes no further batches."""
         self.replica.joined = None
         if self.parts:
-            self.headers, self.data = self.checked, bytearray().join(self.parts)
+            self.headers = [batch.header for batch in self.batches]
+            self.data = bytearray().join(self.parts)
             self.parts = []
             self.joiner.began(self)
             try:
@@ -129,46 +137,38 @@ class Joiner:
         self._timer: asyncio.TimerHandle | None = None
         self._load = _Load()
 
-    def add(
-        self,
-        partition: TopicPartition,
-        records: Buffer,
-        joining: Told,
-        client: Client,
-        *,
-        topic_id: bytes = b"",
-        committed: bool,
-        timeout_ms: int,
-        size: int,
-    ) -> bool:
-        """Append one whole batch of a client, which is not transactional and may write to the topic. Returns False,
-        without a call of ``joining``, if the batch must go the way of all appends, where it may be refused."""
-        broker = self._broker
-        replica = broker.partitions.led.get(partition)
-        if replica is None or broker.partitions.refusal is not None:
+    def add(self, request: PlainProduce, parts: list[Part], *, committed: bool, timeout_ms: int) -> bool:
+        """Append the batches of a request whose client may write to the topics. Returns False, without a call of
+        ``request.told``, if the request must go the way of all requests, where it may be refused."""
+        partitions, turns = self._broker.partitions, self._broker.flow.turns
+        if partitions.refusal is not None:
             return False
-        append = replica.joined
-        if (
-            append is None
-            or append.committed is not committed
-            or append.timeout_ms != timeout_ms
-            or append.size + size > JOINED_BYTES_MAX
-            or len(append.parts) >= JOINED_MAX
-        ):
-            if append is not None:
-                append.submit()
-            append = self._begin(replica, committed, timeout_ms)
-            if append is None:
+        now_s = time.perf_counter()
+        if request.size < BULK_BYTES:
+            turns.noted_s = now_s
+        elif now_s - turns.noted_s < LIVE_S:  # it waits for its turn
+            return False
+        if len(parts) > 1 and len({part[0] for part in parts}) < len(parts):
+            return False
+        found = []
+        for partition, topic_id, records in parts:
+            replica = partitions.led.get(partition)
+            if replica is None or (topic_id and topic_id != replica.leader.topic_id):
                 return False
-        if topic_id and topic_id != replica.leader.topic_id:
-            return False
-        header = check_plain_batch(records, *append.rules)
-        if header is None:
-            return False
-        append.checked.append(header)
-        append.parts.append(records)
-        append.joinings.append(joining)
-        append.size += size
+            append = self._open_append(replica, len(records), committed, timeout_ms, now_s)
+            header = None if append is None else check_plain_batch(records, *append.rules)
+            if append is None or header is None:
+                return False
+            found.append((append, header, records))
+        for place, (append, header, records) in enumerate(found):
+            append.batches.append(_Joined(request, place, header))
+            append.parts.append(records)
+            append.size += len(records)
+        self._note(request.client)
+        return True
+
+    def _note(self, client: Client) -> None:
+        """Count a request. It may be the last one that a gathering append waits for."""
         load = self._load
         load.requests += 1
         load.in_progress += 1
@@ -179,9 +179,27 @@ class Joiner:
             self._timer.cancel()
             self._timer = None
             asyncio.get_running_loop().call_soon(self._submit_all)
-        return True
 
-    def _begin(self, replica: LeaderReplica, committed: bool, timeout_ms: int) -> JoinedAppend | None:
+    def _open_append(
+        self, replica: LeaderReplica, size: int, committed: bool, timeout_ms: int, now_s: float
+    ) -> JoinedAppend | None:
+        """The append of this pass that may take a batch of ``size`` bytes; None if the batch cannot be joined."""
+        append: JoinedAppend | None = replica.joined
+        if (
+            append is None
+            or append.committed is not committed
+            or append.timeout_ms != timeout_ms
+            or append.size + size > JOINED_BYTES_MAX
+            or len(append.parts) >= JOINED_MAX
+        ):
+            if append is not None:
+                append.submit()
+                if replica.joined is not None:  # a client that got its answer has sent its next batch
+                    return None
+            append = self._begin(replica, committed, timeout_ms, now_s)
+        return append
+
+    def _begin(self, replica: LeaderReplica, committed: bool, timeout_ms: int, now_s: float) -> JoinedAppend | None:
         broker, leader = self._broker, replica.leader
         if (
             self._flow.holds
@@ -196,7 +214,7 @@ class Joiner:
                 leader.check_enough_in_sync()
         except HeadraceError:
             return None
-        now_s, now_ms, config = time.perf_counter(), broker.clock.now_ms(), replica.log.config
+        now_ms, config = broker.clock.now_ms(), replica.log.config
         append = replica.joined = JoinedAppend(
             data=b"",
             leader_epoch=leader.leader_epoch,
@@ -218,7 +236,6 @@ class Joiner:
         if not self._open:
             self._begin_pass(now_s)
         self._open.append(append)
-        broker.flow.turns.noted_s = now_s
         return append
 
     def _begin_pass(self, now_s: float) -> None:
@@ -240,10 +257,10 @@ class Joiner:
 
     def began(self, append: JoinedAppend) -> None:
         """Count an append that is about to be submitted."""
-        broker, count = self._broker, len(append.joinings)
-        broker.metrics.produce_requests.value += count
+        broker = self._broker
+        broker.metrics.produce_requests.value += sum([not batch.place for batch in append.batches])
         broker.metrics.produce_bytes.value += len(append.data)
-        append.kept = KEPT_BYTES * count
+        append.kept = KEPT_BYTES * len(append.batches)
         self._flow.admit(append.size, append.kept, append.started_s)
         broker.flow.deadlines.add(append, append.timeout_ms or broker.limits.request_timeout_ms)
 
@@ -251,7 +268,7 @@ class Joiner:
         """The batches are in the log, and wait for other replicas."""
         append.local_s = time.perf_counter()
         self._free(append)
-        if append.joinings:
+        if append.batches:
             append.waiting = waiting
         else:  # it has timed out
             append.replica.leader.give_up(waiting, late_error())
@@ -267,66 +284,58 @@ class Joiner:
         if append.is_in_memory:
             append.is_in_memory = False
             self._broker.flow.free(append.size)
-            if not append.joinings:
+            if not append.batches:
                 self._flow.done(append.size, append.kept)
 
     def settle(self, append: JoinedAppend, outcomes: list[AppendOutcome], up_to: int) -> list[AppendOutcome]:
         """Answer the batches that were refused or end at or below ``up_to``; returns the outcomes of the others."""
-        if not append.joinings:  # it has timed out
+        if not append.batches:  # it has timed out
             return []
-        every = list(zip(append.joinings, append.checked, outcomes, strict=True))
-        told = [each for each in every if isinstance(each[2], HeadraceError) or each[2].next_offset <= up_to]
-        waiting = [each for each in every if each not in told]
-        append.joinings, append.checked = [each[0] for each in waiting], [each[1] for each in waiting]
+        waiting: list[tuple[_Joined, AppendOutcome]] = []
+        told: list[tuple[_Joined, AppendOutcome]] = []
+        for batch, outcome in zip(append.batches, outcomes, strict=True):
+            is_over = isinstance(outcome, HeadraceError) or outcome.next_offset <= up_to
+            (told if is_over else waiting).append((batch, outcome))
+        append.batches = [batch for batch, _ in waiting]
         if told:
-            self._count(append, len(told))
-            for joining, _, outcome in told:
-                self._tell_outcome(joining, outcome, append.replica)
-        return [each[2] for each in waiting]
+            self._tell(append, told)
+        return [outcome for _, outcome in waiting]
 
     def answered(self, append: JoinedAppend, outcome: Outcomes) -> None:
         """Answer each batch, unless that was done."""
-        joinings, append.joinings = append.joinings, []
-        if not joinings:
+        batches, append.batches = append.batches, []
+        if not batches:
             return
-        self._count(append, len(joinings))
-        if isinstance(outcome, AppendInfo):
-            offset, start = outcome.base_offset, append.replica.leader.log_start
-            for joining, header in zip(joinings, append.checked, strict=True):
-                _tell(joining, offset, start, None)
-                offset += header.record_count
+        if isinstance(outcome, list):
+            self._tell(append, list(zip(batches, outcome, strict=True)))
         else:
-            outcomes = outcome if isinstance(outcome, list) else [outcome] * len(joinings)
-            for joining, each in zip(joinings, outcomes, strict=True):
-                self._tell_outcome(joining, each, append.replica)
-        append.checked = []
+            self._tell(append, [(batch, outcome) for batch in batches])
         if not append.is_in_memory:
             self._flow.done(append.size, append.kept)
 
-    def _count(self, append: JoinedAppend, count: int) -> None:
-        """Count answers."""
-        now_s = time.perf_counter()
-        self._load.in_progress -= count
-        self._broker.flow.turns.noted_s = now_s
-        self._broker.metrics.kafka_times.answered(
-            _REQUEST, append.started_s, append.local_s or now_s, now_s, count=count
-        )
-
-    def _tell_outcome(self, joining: Told, outcome: AppendOutcome, replica: LeaderReplica) -> None:
-        if not isinstance(outcome, HeadraceError):
-            _tell(joining, outcome.base_offset, replica.leader.log_start, None)
-            return
-        metrics = self._broker.metrics
-        metrics.produce_errors.value += 1
-        metrics.kafka_times.failed(_REQUEST, outcome.code)
-        _tell(joining, -1, -1, self._broker.partitions.for_clients(replica.partition, outcome))
-
-
-def _tell(joining: Told, offset: int, start: int, error: HeadraceError | None) -> None:
-    try:
-        joining(offset, start, error)
-    except Exception:
-        logger.exception("a client's answer failed unexpectedly")  # the other clients get theirs
+    def _tell(self, append: JoinedAppend, every: list[tuple[_Joined, AppendOutcome]]) -> None:
+        """Tell the requests what became of their batches. An outcome of all batches begins with the first one."""
+        replica, metrics, now_s = append.replica, self._broker.metrics, time.perf_counter()
+        start, ended, latest, offset = replica.leader.log_start, 0, None, 0
+        if every[0][0].request.size < BULK_BYTES:
+            self._broker.flow.turns.noted_s = now_s
+        for (request, place, header), outcome in every:
+            fate: tuple[int, int] | HeadraceError
+            if isinstance(outcome, HeadraceError):
+                metrics.produce_errors.value += 1
+                metrics.kafka_times.failed(_REQUEST, outcome.code)
+                fate = self._broker.partitions.for_clients(replica.partition, outcome)
+            else:
+                offset = offset if outcome is latest else outcome.base_offset
+                latest, fate = outcome, (offset, start)
+                offset += header.record_count
+            try:
+                ended += request.told(place, fate)
+            except Exception:
+                logger.exception("a client's answer failed unexpectedly")  # the other clients get theirs
+        self._load.in_progress -= ended
+        if ended:
+            metrics.kafka_times.answered(_REQUEST, append.started_s, append.local_s or now_s, now_s, count=ended)
 
 
 def _nothing() -> None:
