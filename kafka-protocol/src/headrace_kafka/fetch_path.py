@@ -30,7 +30,8 @@ from .client import Client
 from .errors import kafkas, number
 from .produce_path import endpoints
 from .wire.apis import Api
-from .wire.frames import RequestHeader, finish, response_start
+from .wire.frames import RequestHeader, response_start
+from .wire.primitives import Frame
 from .wire.schema import Message, request_body, response_body
 from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
 
@@ -470,6 +471,6 @@ class _Fetch:
     def _write(self, fields: dict[str, Any]) -> None:
         fields["throttle_time"] = self._call.throttle_ms
         self._client.mute(self._call.throttle_ms)
-        out = response_start(Api.FETCH, self._call.version, self._header.correlation_id)
+        out = Frame(response_start(Api.FETCH, self._call.version, self._header.correlation_id))
         response_body(Api.FETCH, self._call.version).write(fields, out)
-        self._reply((finish(out),))
+        self._reply(out.parts())

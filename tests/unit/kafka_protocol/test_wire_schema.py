@@ -18,7 +18,8 @@ from kio.serial import entity_reader, entity_writer
 from headrace_kafka.wire import schema
 from headrace_kafka.wire.apis import VERSIONS, Api, is_flexible, title
 from headrace_kafka.wire.frames import finish, read_header, response_start
-from headrace_kafka.wire.primitives import ITEMS_MAX, WireError, put_varint
+from headrace_kafka.wire.primitives import ITEMS_MAX, WHOLE_BYTES_MIN, Frame, WireError, put_varint
+from headrace_kafka.wire.schema import response_body
 from tests.worlds.waiting import check_spent
 
 EVERY = [(api, version) for api, (low, high, _) in VERSIONS.items() for version in range(low, high + 1)]
@@ -191,7 +192,26 @@ def test_a_header_of_an_unserved_version_differs_from_an_unknown_type() -> None:
 
 def test_a_response_says_its_length() -> None:
     assert finish(response_start(Api.METADATA, 12, 7)) == b"\0\0\0\x05\0\0\0\x07\0"
-    assert finish(response_start(Api.API_VERSIONS, 4, 7), more=3) == b"\0\0\0\x07\0\0\0\x07"
+    assert finish(response_start(Api.API_VERSIONS, 4, 7)) == b"\0\0\0\x04\0\0\0\x07"
+
+
+@pytest.mark.parametrize("version", [VERSIONS[Api.FETCH].low, VERSIONS[Api.FETCH].high])
+@pytest.mark.parametrize("sizes", [(), (5,), (WHOLE_BYTES_MIN,), (WHOLE_BYTES_MIN - 1, 20_000, 0, 30_000)])
+def test_a_frame_in_parts_has_the_bytes_of_a_whole_one(version: int, sizes: tuple[int, ...]) -> None:
+    results = [
+        {"partition_index": number, "high_watermark": 9, "records": bytes([number]) * size}
+        for number, size in enumerate(sizes)
+    ]
+    fields: dict[str, Any] = {"responses": [{"topic": "t", "topic_id": b"t" * 16, "partitions": results}]}
+    whole = response_start(Api.FETCH, version, 7)
+    response_body(Api.FETCH, version).write(fields, whole)
+    frame = Frame(response_start(Api.FETCH, version, 7))
+    response_body(Api.FETCH, version).write(fields, frame)
+    parts = frame.parts()
+    assert b"".join(parts) == bytes(finish(whole))
+    large = [result["records"] for result in results if len(result["records"]) >= WHOLE_BYTES_MIN]
+    assert list(parts[1::2]) == large
+    assert all(any(part is records for part in parts) for records in large), "not copied"
 
 
 def test_titles_are_kafkas_names() -> None:

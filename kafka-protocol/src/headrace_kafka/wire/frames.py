@@ -65,8 +65,7 @@ def response_start(api: Api, version: int, correlation_id: int) -> bytearray:
     return out
 
 
-def finish(out: bytearray, more: int = 0) -> bytearray:
-    """Set the length field of the frame that begins in ``out``; ``more`` further bytes of the frame follow after
-    ``out``. Returns ``out``."""
-    out[:LENGTH_BYTES] = pack_int32(len(out) - LENGTH_BYTES + more)
+def finish(out: bytearray) -> bytearray:
+    """Set the length field of the frame ``out``; returns ``out``."""
+    out[:LENGTH_BYTES] = pack_int32(len(out) - LENGTH_BYTES)
     return out

@@ -13,6 +13,8 @@ import struct
 #: Maximum number of items in one message; a structure in a list counts as two items. Decoding ITEMS_MAX items takes
 #: about 0.05 s. A broker accepts requests with 10,000 topics or partitions.
 ITEMS_MAX = 60_000
+#: Minimum size in bytes of records that a response's frame does not copy.
+WHOLE_BYTES_MIN = 16 * 1024
 
 _INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _UINT16, _FLOAT64 = struct.Struct(">H"), struct.Struct(">d")
@@ -203,3 +205,45 @@ def put_compact_bytestring(out: bytearray, value: bytes | memoryview | None) -> 
         return
     put_varint(out, len(value) + 1)
     out += value
+
+
+class Frame(bytearray):
+    """A response's frame that does not copy large records: ``parts`` inserts them."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, start: bytes | bytearray = b"") -> None:
+        super().__init__(start)
+        self._records: list[tuple[int, bytes | memoryview]] = []
+
+    def add(self, records: bytes | memoryview) -> None:
+        self._records.append((len(self), records))
+
+    def parts(self) -> tuple[bytes | bytearray | memoryview, ...]:
+        """The frame in parts, with its length. The frame is not changed afterwards."""
+        size = len(self) + sum([len(records) for _, records in self._records])
+        self[:4] = pack_int32(size - 4)
+        if not self._records:
+            return (self,)
+        parts: list[bytes | bytearray | memoryview] = []
+        view, start = memoryview(self), 0
+        for end, records in self._records:
+            parts += view[start:end], records
+            start = end
+        return (*parts, view[start:])
+
+
+def put_records(out: bytearray, value: bytes | memoryview | None) -> None:
+    if value is None or len(value) < WHOLE_BYTES_MIN or not isinstance(out, Frame):
+        put_bytestring(out, value)
+    else:
+        out += pack_int32(len(value))
+        out.add(value)
+
+
+def put_compact_records(out: bytearray, value: bytes | memoryview | None) -> None:
+    if value is None or len(value) < WHOLE_BYTES_MIN or not isinstance(out, Frame):
+        put_compact_bytestring(out, value)
+    else:
+        put_varint(out, len(value) + 1)
+        out.add(value)

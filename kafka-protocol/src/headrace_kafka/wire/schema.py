@@ -36,7 +36,9 @@ from .primitives import (
     pack_uint16,
     put_bytestring,
     put_compact_bytestring,
+    put_compact_records,
     put_compact_string,
+    put_records,
     put_string,
     put_varint,
 )
@@ -449,6 +451,8 @@ class _Struct:
             element = _WRITERS[kind.kafka]
         elif kind.kafka == "string":
             element = put_compact_string if self._flexible else put_string
+        elif kind.kafka == "records":
+            element = put_compact_records if self._flexible else put_records
         else:
             element = put_compact_bytestring if self._flexible else put_bytestring
         if kind.is_array:

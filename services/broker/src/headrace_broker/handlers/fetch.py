@@ -73,6 +73,8 @@ DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
 #: Maximum bytes of a fetch response, even if the client allows more: larger responses gain nothing and cost memory
 #: (decision 5).
 ANSWER_BYTES_MAX = 1024 * 1024
+#: Bytes that one callback reads for a response. A larger response, which only Kafka's clients get, is read in turns.
+PORTION_BYTES = 1024 * 1024
 #: When a fetch stream has more than QUEUED_BYTES_MAX bytes of unwritten responses, its next fetch request waits.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Maximum bytes of a fetch response while clients leave too many response bytes unread over all streams
@@ -183,6 +185,7 @@ class FetchStream(StreamHandler[Any]):
         "_access",
         "_acls",
         "_ahead",
+        "_answer_bytes_max",
         "_broker",
         "_closed",
         "_cold",
@@ -221,6 +224,7 @@ class FetchStream(StreamHandler[Any]):
         *,
         only_shards: bool = False,
         response: Callable[..., Any] = fetch_pb2.FetchResponse,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
         times: CallTimes | None = None,
     ) -> None:
         """``limits``: the quotas of the stream's client; None: no quotas. ``only_shards``: only the topics of the
@@ -228,6 +232,7 @@ class FetchStream(StreamHandler[Any]):
         it is not the gRPC listener of clients."""
         self._broker = broker
         self._response = response
+        self._answer_bytes_max = answer_bytes_max
         self._only_shards = only_shards
         self._flow = StreamFlow(broker.flow, limits, lambda: None, self._pump)
         self._times = times or broker.metrics.client_times
@@ -251,7 +256,8 @@ class FetchStream(StreamHandler[Any]):
         #: yet, each with its last stable offset.
         self._held_back: dict[TopicPartition, tuple[Readable, int]] = {}
         self._refused: list[Any] = []  # results for partitions that the current request named wrongly
-        #: The partitions that are read ahead now, and what was read and not sent yet.
+        #: The partitions that are read ahead now, and what was read and not sent yet: by the read-ahead, and for a
+        #: response that takes several turns.
         self._ahead: dict[TopicPartition, _ColdRead] = {}
         self._cold: dict[TopicPartition, tuple[_ColdRead, ReadResult | HeadraceError]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -382,12 +388,15 @@ class FetchStream(StreamHandler[Any]):
             self._check_again()
         request, flow, limits = self._current, self._broker.flow, self._flow.limits
         self._looked_s = time.perf_counter()
-        largest = CROWDED_ANSWER_BYTES_MAX if flow.unread > flow.unread_max else ANSWER_BYTES_MAX
+        largest = CROWDED_ANSWER_BYTES_MAX if flow.unread > flow.unread_max else self._answer_bytes_max
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
         if limits is not None and limits.manager.table.keys:
             of_quota = limits.fetch_bytes_max(self._looked_s)
             most = most if of_quota is None else min(most, of_quota)
-        pieces, size, is_cold = self._collect(most)
+        pieces, size, is_cold, is_whole = self._collect(most)
+        if not is_whole:
+            self._ask_turn()
+            return
         if is_cold and not size:
             self._stop_waiting()
             self._reading = True
@@ -406,12 +415,14 @@ class FetchStream(StreamHandler[Any]):
         if self._timer is None:
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
-    def _collect(self, most: int) -> tuple[list[_Piece], int, bool]:
+    def _collect(self, most: int) -> tuple[list[_Piece], int, bool, bool]:
         """Collect up to ``most`` bytes of records from the ready partitions, without advancing positions, and begin to
-        read what is not in memory. The third item of the result: whether there is such a partition."""
+        read what is not in memory. Returns the pieces, their bytes, whether a partition is not in memory, and whether
+        they are all. If not, PORTION_BYTES were read; the next call reads on, and finds them in ``_cold``."""
         pieces: list[_Piece] = []
         cold: list[_ColdRead] = []
-        size, is_cold = 0, False
+        fresh: dict[TopicPartition, tuple[_ColdRead, ReadResult | HeadraceError]] = {}
+        size, is_cold, unread = 0, False, PORTION_BYTES
         self._held_back = {}
         for entry in self._session.ready():
             replica = self._replicas[entry.partition]
@@ -444,8 +455,18 @@ class FetchStream(StreamHandler[Any]):
                     continue
                 read, found = self._cold.get(entry.partition, (None, None))
                 if read is None or found is None or not read.is_of(entry, replica):
+                    if unread <= 0:
+                        self._cold.update(fresh)
+                        return pieces, size, is_cold, False
                     self._cold.pop(entry.partition, None)
+                    cuts = replica.log.cuts
                     found = replica.read(entry.position, room, up_to, committed=self._committed)
+                    if found is not None:
+                        unread -= len(found.records)
+                        fresh[entry.partition] = (
+                            _ColdRead(entry.partition, replica, entry.position, cuts, room, up_to),
+                            found,
+                        )
                 if found is None:
                     cold.append(
                         _ColdRead(entry.partition, replica, entry.position, replica.log.cuts, entry.max_bytes, up_to)
@@ -467,7 +488,7 @@ class FetchStream(StreamHandler[Any]):
             pieces.append(_Piece(entry, replica, piece, None, has_more=entry.position < piece.next_offset < end))
         if cold and not self._is_reading_ahead:
             self._start_read_ahead(cold, most)
-        return pieces, size, is_cold or bool(cold)
+        return pieces, size, is_cold or bool(cold), True
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
         response = self._response(correlation_id=request.correlation_id, results=self._refused)

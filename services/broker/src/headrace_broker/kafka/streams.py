@@ -23,6 +23,9 @@ from ..context import BrokerContext
 from ..handlers.fetch import FetchStream
 from ..handlers.produce import ProduceStream
 
+#: Maximum bytes of a fetch response. Kafka's consumers fetch 1 MiB of each partition, and ask again only when they have
+#: the whole response, so responses of 1 MiB would leave them without records for a part of the time.
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
 #: The callback of a request: it receives the response, or the error that ended the request.
 Done = Callable[[Any, HeadraceError | None], None]
 
@@ -216,7 +219,8 @@ class FetchWay(_Way):
     """A fetch session of one connection with this broker."""
 
     def __init__(self, broker: BrokerContext, client: Client, access: Access) -> None:
-        super().__init__(broker, client, access, partial(FetchStream, response=LocalFetchResponse))
+        make = partial(FetchStream, response=LocalFetchResponse, answer_bytes_max=ANSWER_BYTES_MAX)
+        super().__init__(broker, client, access, make)
         broker.fetches.add(self.handler)
 
     def close(self) -> None:
