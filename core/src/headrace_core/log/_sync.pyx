@@ -60,14 +60,22 @@ cdef extern from *:
         return NULL;
     }
 
-    static void headrace_sync_start(void) {  /* without a further thread, the caller syncs more files itself */
+    /* Start threads until there are ``wanted``; without a further one, the caller syncs more files itself. */
+    static void headrace_sync_start(int wanted) {
         pthread_t thread;
         pthread_attr_t small;
-        if (pthread_attr_init(&small) != 0) return;
+        if (headrace_sync_threads >= wanted || pthread_attr_init(&small) != 0) return;
         pthread_attr_setstacksize(&small, 64 * 1024);
         pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
-        if (pthread_create(&thread, &small, headrace_sync_serve, NULL) == 0) headrace_sync_threads++;
+        while (headrace_sync_threads < wanted && pthread_create(&thread, &small, headrace_sync_serve, NULL) == 0)
+            headrace_sync_threads++;
         pthread_attr_destroy(&small);
+    }
+
+    static void headrace_sync_start_all(void) {
+        pthread_mutex_lock(&headrace_sync_mutex);
+        headrace_sync_start(HEADRACE_SYNC_THREADS);
+        pthread_mutex_unlock(&headrace_sync_mutex);
     }
 
     /* A process that was forked has none of the threads. */
@@ -84,11 +92,7 @@ cdef extern from *:
         job.following = headrace_sync_jobs;
         headrace_sync_jobs = &job;
         int wanted = count - 1 < HEADRACE_SYNC_THREADS ? count - 1 : HEADRACE_SYNC_THREADS;
-        while (headrace_sync_threads < wanted) {
-            int before = headrace_sync_threads;
-            headrace_sync_start();
-            if (headrace_sync_threads == before) break;
-        }
+        headrace_sync_start(wanted);
         for (int i = 0; i < wanted && i < headrace_sync_idle; i++) pthread_cond_signal(&headrace_sync_go);
         while (job.next < count) headrace_sync_one(&job);
         while (job.left > 0) pthread_cond_wait(&job.done, &headrace_sync_mutex);
@@ -99,9 +103,15 @@ cdef extern from *:
     static void headrace_sync_prepare(void) { pthread_atfork(NULL, NULL, headrace_sync_forked); }
     """
     void headrace_sync_all(const int* files, int* failures, int count) noexcept nogil
+    void headrace_sync_start_all() noexcept
     void headrace_sync_prepare() noexcept
 
 headrace_sync_prepare()
+
+
+def start_sync_threads():
+    """Start all threads now, and not with the first files."""
+    headrace_sync_start_all()
 
 
 def sync_descriptors(descriptors):

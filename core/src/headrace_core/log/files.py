@@ -27,9 +27,15 @@ from ..file_modes import make_directory, opener
 
 _sync_descriptors: Callable[[Iterable[int]], list[int]] | None
 try:
+    from ._sync import start_sync_threads as start_sync_threads
     from ._sync import sync_descriptors as _sync_descriptors
 except ImportError:  # without the compiled module, files are synced one after the other
     _sync_descriptors = None
+
+    def start_sync_threads() -> None:
+        """Nothing to start."""
+
+
 _read_cached: Callable[[int, int, int], bytes | None] | None
 try:
     from ._cached_read import read_cached as _read_cached

@@ -33,7 +33,7 @@ from headrace_core.errors import (
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.checkpoints import read_broker_epoch, read_clean_shutdown
 from headrace_core.log.directory import LogDirectory
-from headrace_core.log.files import FileSystem
+from headrace_core.log.files import FileSystem, start_sync_threads
 from headrace_core.log.progress import OpeningProgress
 from headrace_core.log.space import SHORTAGE_FIRST_MS, SpaceGauge
 from headrace_core.log.writer import DirectoryWriter, OnAdvanced
@@ -383,6 +383,7 @@ class Storage:
 
     def begin_threads(self) -> None:
         """Start all threads now, after ``open``, so that their number does not depend on the load."""
+        start_sync_threads()
         self._threads.begin()
         for writer in self.writers():
             writer.begin_thread()
