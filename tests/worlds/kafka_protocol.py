@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import socket
 import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +21,7 @@ from headrace_kafka.wire.apis import VERSIONS, Api, is_flexible
 from headrace_kafka.wire.frames import finish
 from headrace_kafka.wire.primitives import Cursor, pack_int16, pack_int32, put_string
 from headrace_kafka.wire.schema import Message, request_body, response_body
+from headrace_tools.local import nodes
 
 
 def request_frame(
@@ -183,6 +188,31 @@ class KafkaWire:
 def topic_name(request: pytest.FixtureRequest) -> str:
     """Make a topic name from the name of the running test."""
     return "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
+
+
+@contextmanager
+def secure_broker(keys: Mapping[str, str], *, listeners: str = "", coordinators: int = 1) -> Iterator[LocalCluster]:
+    """A secure in-process cluster with one node of each role. ``keys``: further keys of the broker. ``listeners``:
+    further listeners of the broker, such as ",kafkacert://127.0.0.1:0"."""
+    properties = nodes.properties
+
+    def with_keys(state: Any, node: Any, directory: Path) -> dict[str, str]:
+        values = properties(state, node, directory)
+        if node.role == "broker":
+            values |= {"listeners": values["listeners"] + listeners, **keys}
+        return values
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes, "properties", with_keys)
+        few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": coordinators, "mode": "inprocess"}
+        with LocalCluster(**few, kafka=True, secure=True) as cluster:
+            yield cluster
+
+
+def address_of(cluster: LocalCluster, listener: str) -> str:
+    """The address of a listener of the broker."""
+    (path,) = cluster.directory.glob("broker-*/node.json")
+    return str(json.loads(path.read_text())["listeners"][listener])
 
 
 def door_of(cluster: LocalCluster) -> KafkaDoor:

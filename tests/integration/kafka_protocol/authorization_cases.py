@@ -1,4 +1,4 @@
-"""Requests and principals, for a comparison of a gateway with Kafka's authorizer. Both systems get the same requests in
+"""Requests and principals, for a comparison of a broker with Kafka's authorizer. Both systems get the same requests in
 the same order, and ``outline`` keeps of an answer what must be equal."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""confluent-kafka, aiokafka, kafka-python and franz-go as clients of a secured gateway: one record there and back, and
+"""confluent-kafka, aiokafka, kafka-python and franz-go as clients of a secured broker: one record there and back, and
 what each library raises for wrong credentials."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real Kafka broker with StandardAuthorizer and SASL, for comparisons with a gateway."""
+"""A real Kafka broker with StandardAuthorizer and SASL, for comparisons with ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's clients on a cluster through a gateway: records, groups of both protocols, transactions, administration."""
+"""Kafka's clients on a cluster: records, groups of both protocols, transactions, administration."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_topics_are_described_altered_and_deleted(kafka: str, topic: str) -> Non
 
 
 def test_many_configurations_are_described_in_one_request(kafka: str) -> None:
-    """A topic that is missing, and a resource that the gateway refuses, cost only their own results."""
+    """A topic that is missing, and a resource that the broker refuses, cost only their own results."""
     admin = AdminClient({"bootstrap.servers": kafka})
     kept_ms = {f"described-{number}": str(60_000 + number % 3) for number in range(2 * DESCRIBED_AT_ONCE + 1)}
     made = admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": ms}) for name, ms in kept_ms.items()])

@@ -55,7 +55,7 @@ def test_a_topics_keys_without_a_value_are_left_out() -> None:
 
 
 def test_topics_with_equal_settings_have_their_own_answers() -> None:
-    """The gateway converts equal settings once."""
+    """The broker converts equal settings once."""
     settings = {"a": "1", "b": "1", "c": "2", "d": "1"}
     keys = {"b": ["segment.bytes"], "d": []}
 

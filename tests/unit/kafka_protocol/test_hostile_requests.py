@@ -1,4 +1,4 @@
-"""Legal requests with many items: what they cost the gateway is in proportion to their size."""
+"""Legal requests with many items: what they cost the broker is in proportion to their size."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def handled(
 
 
 def test_creating_many_topics_takes_time_in_proportion_to_their_number() -> None:
-    """Names were compared each with each: a request of 4 MiB stopped all clients of a gateway for a minute."""
+    """Names were compared each with each: a request of 4 MiB stopped all clients of a broker for a minute."""
     names = [f"{'n' * 200}{number:06}" for number in range(15_000)]
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in names]
     began = time.thread_time()
@@ -93,7 +93,7 @@ def test_names_of_which_half_are_refused_take_time_in_proportion_to_their_number
     api: Api, version: int, handler: Any, more: dict[str, Any]
 ) -> None:
     """Each refused name was looked up in a list, or in a set that was built again for it: a user with one prefixed
-    entry stopped all clients of a gateway for seconds."""
+    entry stopped all clients of a broker for seconds."""
     entry = AclRecord(
         b"", ResourceType.TOPIC, "mine-", PatternType.PREFIXED, "User:*", "*", Operation.DESCRIBE, Permission.ALLOW
     )

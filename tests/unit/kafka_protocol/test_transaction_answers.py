@@ -1,4 +1,4 @@
-"""Answers to the transaction calls, in every state and for every identity of the producer: the gateway's and the
+"""Answers to the transaction calls, in every state and for every identity of the producer: the broker's and the
 coordinator's code, without a network.
 
 The table has Kafka's error numbers. The rows of lasting states are the answers of Kafka 4.3.0 to the same requests; the
@@ -208,7 +208,7 @@ OURS = {
 
 
 class World:
-    """A gateway's handlers, and the coordinator's service with one shard. Requests do not wait for markers."""
+    """A broker's handlers, and the coordinator's service with one shard. Requests do not wait for markers."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -228,7 +228,7 @@ class World:
             MetadataDelta(0, 0),
         )
 
-    # -- the service's runtime, and the gateway's upstream
+    # -- the service's runtime, and the handlers' upstream
 
     async def ask(self, request: object, within_s: float, **_: object) -> Any:
         decision = self.machine.handle(request, self.now_ms)

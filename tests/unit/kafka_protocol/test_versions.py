@@ -1,4 +1,4 @@
-"""ApiVersions: what a gateway advertises."""
+"""ApiVersions: what a broker advertises."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_titles_are_kafkas_names() -> None:
 
 
 def test_a_gateway_does_not_import_hypothesis() -> None:
-    """kio does where Hypothesis is installed, and builds strategies; a gateway took 200 MiB more for that."""
+    """kio does where Hypothesis is installed, and builds strategies; a broker took 200 MiB more for that."""
     program = (
         "import sys; from headrace_kafka.wire.schema import prepare; from headrace_kafka.wire.apis import Api;"
         "prepare([Api.METADATA]); assert 'hypothesis' not in sys.modules; import hypothesis"

@@ -209,7 +209,7 @@ def test_a_network_denies_its_addresses_only(host: str, denied: list[str], allow
 
 
 def test_the_zone_of_a_link_local_address_evades_no_denial() -> None:
-    """A gateway sees the clients of its own network with the zone: fe80::1%eth0."""
+    """A broker sees the clients of its own network with the zone: fe80::1%eth0."""
     for host in ("fe80::1", "fe80::/64", "fe80::1%eth1"):
         denying = Authorizer([entry(), entry(permission=Permission.DENY, host=host)])
         for seen in ("fe80::1", "fe80::1%eth0"):

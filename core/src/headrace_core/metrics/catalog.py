@@ -830,8 +830,7 @@ TRANSACTION_AGE = _ours(
     "Age of the oldest open or ending transaction; 0 if there is none.",
 )
 
-# -- Kafka's clients and registries
-# -------------------------------------------------------------------------------------
+# -- Kafka's clients and registries ----------------------------------------------------------------------------------
 
 CONNECTIONS = _jmx(
     Kind.GAUGE,

@@ -1,4 +1,4 @@
-"""Kafka Connect 4.3 through a gateway: two workers, an exactly-once source, a sink, and workers that are killed."""
+"""Kafka Connect 4.3 on Headrace: two workers, an exactly-once source, a sink, and workers that are killed."""
 
 from __future__ import annotations
 

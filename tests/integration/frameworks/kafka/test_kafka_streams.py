@@ -1,4 +1,4 @@
-"""Kafka Streams 4.3 through a gateway with ``exactly_once_v2``, killed again and again under load."""
+"""Kafka Streams 4.3 on Headrace with ``exactly_once_v2``, killed again and again under load."""
 
 from __future__ import annotations
 

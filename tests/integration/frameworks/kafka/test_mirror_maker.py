@@ -1,4 +1,4 @@
-"""MirrorMaker 2 between a real Apache Kafka and Headrace's gateway: records both ways, and a group that moves."""
+"""MirrorMaker 2 between a real Apache Kafka and Headrace: records both ways, and a group that moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same requests of the same principals to real Kafka with StandardAuthorizer and to a gateway: equal answers.
+"""The same requests of the same principals to real Kafka with StandardAuthorizer and to a broker: equal answers.
 
 The table is authorization_cases.py. A difference that is not in EXPLAINED fails the test, and so does an explanation
 without a difference.
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from headrace import LocalCluster
 from headrace_kafka.wire.apis import Api
 from headrace_kafka.wire.schema import Message
 from tests.integration.kafka_protocol.authorization_cases import (
@@ -27,7 +26,7 @@ from tests.integration.kafka_protocol.authorization_cases import (
     outline,
 )
 from tests.integration.kafka_protocol.secured_kafka import SecuredKafka
-from tests.worlds.kafka_protocol import ClosedError, KafkaWire, running_gateway
+from tests.worlds.kafka_protocol import ClosedError, KafkaWire, secure_broker
 
 NAMES = (ROOT, *USERS)
 WITHIN_S = 60.0
@@ -45,23 +44,16 @@ EXPLAINED = {
 Answers = Mapping[tuple[str, str], Any]
 
 
-def secured_gateway_keys(names: tuple[str, ...] = NAMES) -> dict[str, str]:
-    """The keys of a gateway with a listener SASL_PLAINTEXT and an authorizer."""
-    users = " ".join(f'user_{name}="{PASSWORD}"' for name in names)
+def broker_keys() -> dict[str, str]:
+    """The keys of a broker whose listener for Kafka's clients is SASL_PLAINTEXT."""
+    users = " ".join(f'user_{name}="{PASSWORD}"' for name in NAMES)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
-        "kafka.listeners": "SECURE://127.0.0.1:0",
-        "listener.security.protocol.map": "SECURE:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.secure.plain.sasl.jaas.config": f"{module} required {users};",
-        "authorizer.class.name": "StandardAuthorizer",
-        "super.users": f"User:{ROOT};User:ANONYMOUS",
+        "listener.security.protocol.map": "client:SASL_SSL,internal:SSL,kafka:SASL_PLAINTEXT",
+        "listener.name.kafka.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.kafka.plain.sasl.jaas.config": f"{module} required {users};",
+        "super.users": f"User:admin;User:{ROOT}",
     }
-
-
-#: Nodes without TLS cannot tell clients apart: their callers are ANONYMOUS, who may do everything there. The gateway
-#: decides alone.
-NODES = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:ANONYMOUS"}
 
 
 def until_done(ask: Callable[[], Message], code: Callable[[Message], int]) -> None:
@@ -169,22 +161,19 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Answers]:
-    with (
-        LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess", config=NODES) as cluster,
-        running_gateway(cluster, 1, **secured_gateway_keys()) as gateway,
-    ):
-        yield answers(gateway.bootstrap_servers)
+    with secure_broker(broker_keys()) as cluster:
+        yield answers(cluster.kafka_bootstrap_servers)
 
 
 def differences(theirs: Answers, ours: Answers) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for (user, case), answer in theirs.items():
         if ours[user, case] != answer:
-            found.setdefault(case, []).append(f"{user}: Kafka {answer}, gateway {ours[user, case]}")
+            found.setdefault(case, []).append(f"{user}: Kafka {answer}, ours {ours[user, case]}")
     return found
 
 
-def test_a_gateway_answers_as_kafka_does(theirs: Answers, ours: Answers) -> None:
+def test_a_broker_answers_as_kafka_does(theirs: Answers, ours: Answers) -> None:
     assert len(theirs) >= 1_100
     assert theirs.keys() == ours.keys()
     found = differences(theirs, ours)

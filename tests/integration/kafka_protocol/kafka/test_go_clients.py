@@ -1,4 +1,4 @@
-"""franz-go and sarama, unchanged, against two gateways: groups with a killed member, and transactions."""
+"""franz-go and sarama, unchanged, against our brokers: groups with a killed member, and transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kcat 1.7 (librdkafka 2.0, Debian's package), unchanged, against a gateway."""
+"""kcat 1.7 (librdkafka 2.0, Debian's package), unchanged, against a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""aiokafka and kafka-python, unchanged, against two gateways: groups with a killed member, and transactions."""
+"""aiokafka and kafka-python, unchanged, against our brokers: groups with a killed member, and transactions."""
 
 from __future__ import annotations
 

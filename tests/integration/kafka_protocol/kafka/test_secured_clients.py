@@ -1,4 +1,4 @@
-"""Clients and tools of Kafka, unchanged, against a gateway with SASL_SSL and SSL: each mechanism, right and wrong
+"""Clients and tools of Kafka, unchanged, against a broker with SASL_SSL and SSL: each mechanism, right and wrong
 credentials, users, quotas and access control lists."""
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headrace import Admin, LocalCluster, NewTopic
+from headrace import Admin, NewTopic
 from tests.integration.kafka_protocol.kafka_tools import KafkaTools
 from tests.integration.kafka_protocol.secured_clients import LIBRARIES, Login, confluent_config
-from tests.worlds.kafka_protocol import running_gateway
+from tests.worlds.kafka_protocol import address_of, secure_broker
 from tests.worlds.security import TestAuthority
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,48 +21,44 @@ TOPIC = "secured"
 SECRET = "it is planted"
 MODULES = "org.apache.kafka.common.security"
 SASL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-NODES = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:ANONYMOUS"}
 
 
 class Secured:
-    """A cluster with a gateway that takes SASL_SSL and SSL."""
+    """A cluster whose broker takes SASL_SSL and SSL from Kafka's clients. The certificates of its users have an
+    authority of their own."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.authority = TestAuthority(directory)
-        for name in ("server", "alice"):
-            self.authority.issue(f"{name}.pem", name=name)
-        self.sasl = self.ssl = ""
+        self.authority.issue("alice.pem", name="alice")
+        self.sasl = self.ssl = self.ca = ""
 
     def keys(self) -> dict[str, str]:
         plain = f'{MODULES}.plain.PlainLoginModule required user_root="{SECRET}" user_alice="{SECRET}";'
         bearer = f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredValidatorPrincipalClaimName="sub";'
         return {
-            "kafka.listeners": "SECURE://127.0.0.1:0,CERT://127.0.0.1:0",
-            "listener.security.protocol.map": "SECURE:SASL_SSL,CERT:SSL",
-            "sasl.enabled.mechanisms": ",".join(SASL),
-            "ssl.keystore.location": str(self.directory / "server.pem"),
-            "ssl.truststore.location": str(self.authority.ca),
-            "listener.name.cert.ssl.client.auth": "required",
-            "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
-            "listener.name.secure.plain.sasl.jaas.config": plain,
-            "listener.name.secure.oauthbearer.sasl.jaas.config": bearer,
-            "authorizer.class.name": "StandardAuthorizer",
-            "super.users": "User:root;User:ANONYMOUS",
+            "listener.security.protocol.map": "client:SASL_SSL,internal:SSL,kafka:SASL_SSL,kafkacert:SSL",
+            "listener.name.kafka.sasl.enabled.mechanisms": ",".join(SASL),
+            "listener.name.kafka.plain.sasl.jaas.config": plain,
+            "listener.name.kafka.oauthbearer.sasl.jaas.config": bearer,
+            "listener.name.kafkacert.ssl.client.auth": "required",
+            "listener.name.kafkacert.ssl.truststore.location": str(self.authority.ca),
+            "listener.name.kafkacert.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+            "super.users": "User:admin;User:root",
         }
 
     def login(self, mechanism: str | None, password: str = SECRET, user: str = "alice") -> tuple[str, Login]:
         """The address and the login for a mechanism; None: by certificate."""
         if mechanism is None:
-            return self.ssl, Login(str(self.authority.ca), certificate=str(self.directory / "alice.pem"))
-        return self.sasl, Login(str(self.authority.ca), mechanism, user, password)
+            return self.ssl, Login(self.ca, certificate=str(self.directory / "alice.pem"))
+        return self.sasl, Login(self.ca, mechanism, user, password)
 
     def properties(self, module: str, mechanism: str) -> str:
         """A file of client properties for Kafka's Java tools."""
         path = self.directory / f"{abs(hash((module, mechanism)))}.properties"
         path.write_text(
             "security.protocol=SASL_SSL\nssl.truststore.type=PEM\n"
-            f"ssl.truststore.location={self.authority.ca}\n"
+            f"ssl.truststore.location={self.ca}\n"
             f"sasl.mechanism={mechanism}\nsasl.jaas.config={MODULES}.{module}\n"
         )
         return str(path)
@@ -75,14 +71,11 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"))
-    with (
-        LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess", config=NODES) as cluster,
-        running_gateway(cluster, 1, **made.keys()) as gateway,
-    ):
-        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+    with secure_broker(made.keys(), listeners=",kafkacert://127.0.0.1:0") as cluster:
+        made.ca = str(cluster.directory / "security" / "ca.pem")
+        made.sasl, made.ssl = cluster.kafka_bootstrap_servers, address_of(cluster, "kafkacert")
+        with Admin.from_properties(cluster.client_properties, bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(TOPIC, partitions=1)])
-        addresses = {each.name: each.address for each in gateway.listeners.addresses}
-        made.sasl, made.ssl = addresses["SECURE"], addresses["CERT"]
         _prepare(made)
         yield made
 
@@ -151,7 +144,7 @@ def test_wrong_credentials_have_the_librarys_own_error(secured: Secured, library
 
 def test_a_client_without_a_certificate_gets_a_reason(secured: Secured) -> None:
     _, refused = LIBRARIES["confluent-kafka"]
-    assert "certificate required" in refused(secured.ssl, Login(str(secured.authority.ca)))
+    assert "certificate required" in refused(secured.ssl, Login(secured.ca))
 
 
 # -- Kafka's Java tools

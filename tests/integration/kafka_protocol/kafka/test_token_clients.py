@@ -1,4 +1,4 @@
-"""Delegation tokens through a gateway, with Kafka's own tools, beside a real Kafka: the same answers."""
+"""Delegation tokens at a broker, with Kafka's own tools, beside a real Kafka: the same answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster() -> Iterator[LocalCluster]:
         "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {users};",
         "delegation.token.secret.key": KEY,
     }
-    few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": 1, "gateways": 1, "mode": "inprocess"}
+    few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": 1, "kafka": True, "mode": "inprocess"}
     with LocalCluster(**few, secure=True, config=config) as running:
         with Admin.from_properties(running.client_properties, bootstrap_servers=running.bootstrap_servers) as admin:
             admin.create_topics([NewTopic("orders", partitions=1)])

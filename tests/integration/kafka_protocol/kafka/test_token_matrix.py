@@ -1,4 +1,4 @@
-"""The four requests about delegation tokens, of every kind of client, to a gateway and to real Kafka that both have
+"""The four requests about delegation tokens, of every kind of client, to a broker and to real Kafka that both have
 tokens: equal answers on the wire."""
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def ours() -> Iterator[Answers]:
         "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{module} required {known};",
         "delegation.token.secret.key": KEY,
     }
-    few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": 0, "gateways": 1, "mode": "inprocess"}
+    few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": 0, "kafka": True, "mode": "inprocess"}
     with LocalCluster(**few, secure=True, config=config) as cluster:
         tls = ssl.create_default_context(cafile=str(cluster.directory / "security" / "ca.pem"))
         bootstrap = cluster.kafka_bootstrap_servers
@@ -171,7 +171,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
         yield answers(lambda name: KafkaWire(kafka.secured, user=name, password=PASSWORD))
 
 
-def test_a_gateway_answers_as_kafka_does(theirs: Answers, ours: Answers) -> None:
+def test_a_broker_answers_as_kafka_does(theirs: Answers, ours: Answers) -> None:
     assert theirs.keys() == ours.keys()
     assert len(theirs) >= 500
     assert {case: (each, ours[case]) for case, each in theirs.items() if each != ours[case]} == {}

@@ -1,4 +1,4 @@
-"""Kafka's own clients at a gateway with GSSAPI: Java's Krb5LoginModule, and librdkafka (kcat with Cyrus SASL)."""
+"""Kafka's own clients at a broker with GSSAPI: Java's Krb5LoginModule, and librdkafka (kcat with Cyrus SASL)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace import Admin, LocalCluster, NewTopic
+from headrace import Admin, NewTopic
 from headrace.acl_models import AclBinding, AclOperation, ResourceType
 from headrace_core.config.client_keys import PRODUCER
 from headrace_core.errors import SaslAuthenticationFailedError
@@ -16,19 +16,18 @@ from headrace_core.security.sasl.client import Login
 from headrace_core.security.sasl.exchange import ClientExchange
 from headrace_kafka.wire.apis import Api
 from tests.integration.kafka_protocol.kafka_tools import KafkaTools, Printed
-from tests.worlds.kafka_protocol import ClosedError, KafkaWire, running_gateway
+from tests.worlds.kafka_protocol import ClosedError, KafkaWire, address_of, secure_broker
 from tests.worlds.security import REALM, Realm, krb5_module, running_realm
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 TOPIC = "kerberized"
-NODES = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:ANONYMOUS"}
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 PRODUCE, CONSUME = "org.apache.kafka.tools.ConsoleProducer", "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 class Kerberized:
-    """A gateway whose listener takes GSSAPI only. Clients know it as localhost."""
+    """A broker with a listener that takes GSSAPI only. Clients know it as localhost."""
 
     def __init__(self, realm: Realm, bootstrap: str) -> None:
         self.realm, self.bootstrap = realm, bootstrap
@@ -56,21 +55,16 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
 @pytest.fixture(scope="module")
 def kerberized(realm: Realm) -> Iterator[Kerberized]:
     keys = {
-        "kafka.listeners": "KERBEROS://localhost:0",
-        "listener.security.protocol.map": "KERBEROS:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "GSSAPI",
+        "listener.security.protocol.map": "client:SASL_SSL,internal:SSL,kafka:SASL_SSL,kafkakerberos:SASL_PLAINTEXT",
+        "listener.name.kafkakerberos.sasl.enabled.mechanisms": "GSSAPI",
+        "listener.name.kafkakerberos.connections.max.reauth.ms": "1500",
         "sasl.kerberos.service.name": "kafka",
-        "listener.name.kerberos.gssapi.sasl.jaas.config": krb5_module(
+        "listener.name.kafkakerberos.gssapi.sasl.jaas.config": krb5_module(
             realm.keytab("kafka/localhost", name="kafka"), f"kafka/localhost@{REALM}"
         ),
-        "connections.max.reauth.ms": "1500",
-        **NODES,
     }
-    with (
-        LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess", config=NODES) as cluster,
-        running_gateway(cluster, 1, **keys) as gateway,
-    ):
-        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+    with secure_broker(keys, listeners=",kafkakerberos://localhost:0") as cluster:
+        with Admin.from_properties(cluster.client_properties, bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(TOPIC, partitions=1), NewTopic("hidden", partitions=1)])
             admin.create_acls(
                 [
@@ -80,7 +74,7 @@ def kerberized(realm: Realm) -> Iterator[Kerberized]:
                     for kind, name in ((ResourceType.TOPIC, TOPIC), (ResourceType.GROUP, "alices"))
                 ]
             )
-        yield Kerberized(realm, gateway.bootstrap_servers)
+        yield Kerberized(realm, address_of(cluster, "kafkakerberos"))
 
 
 @pytest.fixture(scope="module")

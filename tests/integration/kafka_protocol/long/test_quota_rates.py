@@ -1,4 +1,4 @@
-"""What Kafka's clients with a quota get through a gateway over half a minute, and what their neighbour notices."""
+"""What Kafka's clients with a quota get over half a minute, and what their neighbour notices."""
 
 from __future__ import annotations
 
