@@ -191,21 +191,25 @@ def topic_name(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def secure_broker(keys: Mapping[str, str], *, listeners: str = "", coordinators: int = 1) -> Iterator[LocalCluster]:
-    """A secure in-process cluster with one node of each role. ``keys``: further keys of the broker. ``listeners``:
-    further listeners of the broker, such as ",kafkacert://127.0.0.1:0"."""
+def secure_broker(keys: Mapping[str, str], *, listeners: str = "", has_tokens: bool = True) -> Iterator[LocalCluster]:
+    """A secure in-process cluster with one node of each role, and the super user root. ``keys``: further keys of the
+    broker. ``listeners``: further listeners of the broker, such as ",kafkacert://127.0.0.1:0". ``has_tokens``: whether
+    the nodes know delegation tokens."""
     properties = nodes.properties
 
     def with_keys(state: Any, node: Any, directory: Path) -> dict[str, str]:
         values = properties(state, node, directory)
+        if not has_tokens:
+            values.pop("delegation.token.secret.key", None)
         if node.role == "broker":
             values |= {"listeners": values["listeners"] + listeners, **keys}
         return values
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nodes, "properties", with_keys)
-        few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": coordinators, "mode": "inprocess"}
-        with LocalCluster(**few, kafka=True, secure=True) as cluster:
+        few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": 1, "mode": "inprocess"}
+        users = {"super.users": "User:admin;User:root"}
+        with LocalCluster(**few, kafka=True, secure=True, config=users) as cluster:
             yield cluster
 
 

@@ -52,7 +52,6 @@ def broker_keys() -> dict[str, str]:
         "listener.security.protocol.map": "client:SASL_SSL,internal:SSL,kafka:SASL_PLAINTEXT",
         "listener.name.kafka.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.kafka.plain.sasl.jaas.config": f"{module} required {users};",
-        "super.users": f"User:admin;User:{ROOT}",
     }
 
 
@@ -161,7 +160,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Answers]:
-    with secure_broker(broker_keys()) as cluster:
+    with secure_broker(broker_keys(), has_tokens=False) as cluster:
         yield answers(cluster.kafka_bootstrap_servers)
 
 

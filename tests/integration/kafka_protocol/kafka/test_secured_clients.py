@@ -44,7 +44,6 @@ class Secured:
             "listener.name.kafkacert.ssl.client.auth": "required",
             "listener.name.kafkacert.ssl.truststore.location": str(self.authority.ca),
             "listener.name.kafkacert.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
-            "super.users": "User:admin;User:root",
         }
 
     def login(self, mechanism: str | None, password: str = SECRET, user: str = "alice") -> tuple[str, Login]:

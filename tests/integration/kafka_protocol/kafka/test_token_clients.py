@@ -30,7 +30,7 @@ def cluster() -> Iterator[LocalCluster]:
     config = {
         "super.users": "User:root;User:admin",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {users};",
+        "listener.name.kafka.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {users};",
         "delegation.token.secret.key": KEY,
     }
     few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": 1, "kafka": True, "mode": "inprocess"}

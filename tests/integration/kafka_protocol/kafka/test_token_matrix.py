@@ -153,7 +153,7 @@ def ours() -> Iterator[Answers]:
     config = {
         "super.users": "User:root;User:admin",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{module} required {known};",
+        "listener.name.kafka.plain.sasl.jaas.config": f"{module} required {known};",
         "delegation.token.secret.key": KEY,
     }
     few: dict[str, Any] = {"brokers": 1, "controllers": 1, "coordinators": 0, "kafka": True, "mode": "inprocess"}
