@@ -9,7 +9,8 @@ import pytest
 
 from headrace_core.config import ConfigDef, ConfigKey, Kind, Scope, Status
 from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
-from headrace_core.config.server_keys import SERVER
+from headrace_core.config.security_keys import PER_LISTENER
+from headrace_core.config.server_keys import SERVER, listener_values
 from headrace_core.config.topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.arguments import StartCommand, parse_command
@@ -255,6 +256,18 @@ def test_what_is_refused_is_refused_by_name_and_with_the_cure(line: str, said: s
         start(f"log.dirs=/d\n{line}\n", tmp_path)
     assert line.partition("=")[0].split(".ssl")[0] in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [*sorted(PER_LISTENER), "sasl.server.max.receive.size", "ssl.client.auth"])
+def test_a_key_of_one_listener_has_the_type_of_the_general_key(key: str) -> None:
+    """A fixed fault: connections.max.reauth.ms of one listener stayed text, and ended its clients' logins."""
+    text = {"ssl.client.auth": "required"}.get(key, "1500")
+    name = f"listener.name.kafka.{key}"
+    values = SERVER.parse({name: text})
+    assert listener_values(values, "kafka")[key] == SERVER.parse({key: text})[key]
+    assert listener_values(values, "client")[key] == SERVER.parse({})[key]
+    with pytest.raises(InvalidConfigError, match=key):
+        listener_values(SERVER.parse({name: "neither"}), "kafka")
 
 
 def test_everything_that_is_wrong_is_reported_at_once_with_its_place(tmp_path: Path) -> None:

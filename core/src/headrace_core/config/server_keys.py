@@ -25,7 +25,7 @@ from . import (
     trace_keys,
 )
 from .definition import INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most, honoured
-from .security_keys import PER_LISTENER_PREFIXES
+from .security_keys import PER_LISTENER, PER_LISTENER_PREFIXES
 from .topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS, server_hints
 
 
@@ -148,7 +148,8 @@ def listener_values(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     for key, raw in values.items():
         if key.startswith(prefix):
             own = key[len(prefix) :]
-            result[own] = SERVER.key(own).parse(raw) if own.startswith(PER_LISTENER_PREFIXES) else raw
+            is_known = own in PER_LISTENER or own.startswith(PER_LISTENER_PREFIXES)
+            result[own] = SERVER.key(own).parse(raw) if is_known else raw
     return result
 
 

@@ -154,7 +154,7 @@ class NodeSecurity:
                 listener,
                 Mechanisms(values, self._users, clock.now_ms),
                 now_ms=clock.now_ms,
-                max_reauth_ms=int(values["connections.max.reauth.ms"]),
+                max_reauth_ms=values["connections.max.reauth.ms"],
                 failed_delay_s=values["connection.failed.authentication.delay.ms"] / 1_000,
                 receive_bytes_max=values["sasl.server.max.receive.size"],
                 on_attempt=partial(self._attempted, listener),
