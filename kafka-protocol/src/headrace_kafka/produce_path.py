@@ -366,7 +366,11 @@ class PlainProduce:
             if has_traces and sampled_traceparent_in(records):
                 return False
             parts.append(((name, index), topic_id, records))
-        return join(self, parts, committed=committed, timeout_ms=min(timeout_ms, TIMEOUT_MS_MAX))
+        if not join(self, parts, committed=committed, timeout_ms=min(timeout_ms, TIMEOUT_MS_MAX)):
+            return False
+        # The answer needs no records, and may have to wait for other replicas.
+        self.fields = (*self.fields[:5], [(each, index, b"") for each, index, _ in batches])
+        return True
 
     def told(self, place: int, outcome: tuple[int, int] | HeadraceError) -> bool:
         """The batch at ``place`` in the request was appended (its base offset, and the log's start), or refused.

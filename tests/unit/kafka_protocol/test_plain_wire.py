@@ -189,6 +189,7 @@ def test_the_answer_to_a_request_with_a_refused_batch_names_the_leader(version: 
     replies: list[Any] = []
     plain = PlainProduce(cast("Any", client), cast("Any", cluster), fields, 100, replies.append)
     assert plain.start(lambda *_, **__: True, has_traces=False)
+    assert [records for _, _, records in plain.fields[-1]] == [b""] * 3, "records are not kept for the answer"
     assert not plain.told(1, NotLeaderOrFollowerError("moved"))
     assert not plain.told(0, (17, 3))
     assert plain.told(2, OutOfOrderSequenceNumberError("a gap"))
