@@ -15,13 +15,11 @@ A connection stops reading while
 * the budget of all connections is used up, and its own frame is large (budget.py). Clients that have not authenticated
   have a separate budget.
 
-The broker closes a connection at once if the bytes are not a valid request, as Kafka does.
+The broker closes a connection at once if the bytes are not a valid request, as Kafka does. A client over its quota
+learns the ``throttle_time_ms``, and the connection starts no further request for that time (KIP-219).
 
 The client of a secured listener must first authenticate, by TLS, by SASL, or both, within AUTHENTICATES_S seconds. A
 failed authentication is answered after ``connection.failed.authentication.delay.ms``, and ends the connection.
-
-The answer to a client over its quota contains ``throttle_time_ms``; the connection starts no further request for that
-time (KIP-219).
 """
 
 from __future__ import annotations
